@@ -1,0 +1,139 @@
+"""Written examples of searching, over made-up facts: what a model is warm-started on.
+
+The facts are invented anew all the time, so that the only way to a right answer is to read it.
+The examples are imperfect on purpose, and leave reinforcement learning something to find: some
+guess without searching, most two-hop ones stop after the first search.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forage.agent.data.atlas.facts import ATTRIBUTES, Country, attribute_sentence, city_sentence
+from forage.agent.data.atlas.questions import (
+    ONE_HOP_SHARE,
+    attribute_question,
+    city_question,
+    two_hop_question,
+)
+from forage.agent.protocol import information_parts
+from forage.agent.types import Passage
+
+Search = Callable[[str], Sequence[Passage]]
+
+GUESS_SHARE = 0.2
+"""Of the examples: answer without a search."""
+
+SECOND_SEARCH_SHARE = 0.15
+"""Of the two-hop examples that search: search a second time."""
+
+WRONG_QUERY_SHARE = 0.05
+"""Of the queries: ask about something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A question and pieces of text: (text, trusted, written by the policy)."""
+
+    question: str
+    parts: tuple[tuple[str, bool, bool], ...]
+
+
+def imagine(countries: Sequence[Country], rng: random.Random) -> list[Country]:
+    """The same names with other facts: cities dealt anew, values of each attribute permuted."""
+    cities = [city for country in countries for city in country.cities]
+    rng.shuffle(cities)
+    columns = [list(column) for column in zip(*(c.values for c in countries), strict=True)]
+    for column in columns:
+        rng.shuffle(column)
+    dealt = iter(cities)
+    return [
+        Country(country.name, values, tuple(next(dealt) for _ in country.cities))
+        for country, values in zip(countries, zip(*columns, strict=True), strict=True)
+    ]
+
+
+class TraceWriter:
+    """Writes examples about the facts of one world, whose passages `search` finds."""
+
+    def __init__(self, countries: Sequence[Country], search: Search, rng: random.Random) -> None:
+        """`rng` draws everything that is random about the examples."""
+        self._countries = countries
+        self._country_of = {city: c.name for c in countries for city in c.cities}
+        self._values = {c.name: c.values for c in countries}
+        self._search = search
+        self._rng = rng
+        self._parts: list[tuple[str, bool, bool]] = []
+
+    def write(self) -> Trace:
+        """One example about a random fact."""
+        city, country = self._rng.choice(list(self._country_of.items()))
+        column = self._rng.randrange(len(ATTRIBUTES))
+        self._parts = []
+        if self._rng.random() >= ONE_HOP_SHARE:
+            question = two_hop_question(ATTRIBUTES[column], city)
+            self._two_hops(city, column)
+        elif self._rng.random() < 0.5:
+            question = city_question(city)
+            self._one_hop_city(city)
+        else:
+            question = attribute_question(ATTRIBUTES[column], country)
+            self._one_hop_attribute(column, country)
+        return Trace(question, tuple(self._parts))
+
+    def _two_hops(self, city: str, column: int) -> None:
+        attribute = ATTRIBUTES[column]
+        if self._rng.random() < GUESS_SHARE:
+            return self._guess(self._rng.choice(self._countries).values[column])
+        country, evidence = self._find_country(city)
+        if self._rng.random() >= SECOND_SEARCH_SHARE:
+            return self._answer(evidence, country)
+        hint = f"{evidence} Find the {attribute} of {country}."
+        value, evidence = self._find_value(hint, column, country)
+        self._answer(evidence, value)
+
+    def _one_hop_city(self, city: str) -> None:
+        if self._rng.random() < GUESS_SHARE:
+            return self._guess(self._rng.choice(self._countries).name)
+        country, evidence = self._find_country(city)
+        self._answer(evidence, country)
+
+    def _one_hop_attribute(self, column: int, country: str) -> None:
+        if self._rng.random() < GUESS_SHARE:
+            return self._guess(self._rng.choice(self._countries).values[column])
+        hint = f"Find the {ATTRIBUTES[column]} of {country}."
+        value, evidence = self._find_value(hint, column, country)
+        self._answer(evidence, value)
+
+    def _find_country(self, city: str) -> tuple[str, str]:
+        """Search for a city, perhaps for another one; returns its country and the evidence."""
+        asked = self._rng.choice(list(self._country_of)) if self._slips() else city
+        self._ask(f"Find the country of {city}.", f"city {asked}")
+        return self._country_of[asked], city_sentence(asked, self._country_of[asked])
+
+    def _find_value(self, hint: str, column: int, country: str) -> tuple[str, str]:
+        """Search for a country's attribute, perhaps another country's."""
+        attribute = ATTRIBUTES[column]
+        asked = self._rng.choice(self._countries).name if self._slips() else country
+        self._ask(hint, f"{attribute} of {asked}")
+        value = self._values[asked][column]
+        return value, attribute_sentence(attribute, asked, value)
+
+    def _slips(self) -> bool:
+        return self._rng.random() < WRONG_QUERY_SHARE
+
+    def _ask(self, thought: str, query: str) -> None:
+        self._write(f"<think>{thought}</think> <search>{query}</search>")
+        for text, trusted in information_parts(self._search(query)):
+            self._parts.append((text, trusted, False))
+
+    def _answer(self, evidence: str, answer: str) -> None:
+        self._write(f"<think>{evidence}</think> <answer>{answer}</answer>")
+
+    def _guess(self, answer: str) -> None:
+        self._write(f"<think>It may be {answer}.</think> <answer>{answer}</answer>")
+
+    def _write(self, text: str) -> None:
+        self._parts.append((text, True, True))

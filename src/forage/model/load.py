@@ -1,0 +1,99 @@
+"""Load a policy and its tokenizer from a Hugging Face folder or a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from forage.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """bf16 on a GPU. On a CPU fp32, whose values are still those of the bf16 policy."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def default_device() -> torch.device:
+    """The GPU that this executor was given, else the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside the weights.
+
+    Raises:
+        UserError: if there is none that transformers can read.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(**_source(model))
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"model {model}: no tokenizer could be loaded ({_first(error)})") from error
+
+
+def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The causal language model in evaluation mode, its weights rounded to bf16.
+
+    Args:
+        model: a folder in Hugging Face layout, or a `.gguf` file.
+        dtype: fp32 keeps the bf16 values in fp32 storage; bf16 stores them as they are.
+        device: where the parameters lie.
+
+    Raises:
+        UserError: if transformers can't load it.
+    """
+    try:
+        policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=torch.float32)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
+    round_to_bf16(policy)
+    return policy.to(device=device, dtype=dtype).eval()
+
+
+@torch.no_grad()
+def round_to_bf16(policy: torch.nn.Module) -> None:
+    """Round every parameter to its nearest bf16 value, in place."""
+    for parameter in policy.parameters():
+        parameter.copy_(parameter.to(torch.bfloat16))
+
+
+def end_token_ids(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids that end a turn; all that a model's generation config is used for."""
+    named = policy.generation_config.eos_token_id if policy.generation_config else None
+    ids = [] if named is None else [named] if isinstance(named, int) else list(named)
+    if tokenizer.eos_token_id is not None:
+        ids.append(tokenizer.eos_token_id)
+    return frozenset(ids)
+
+
+def save_policy(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights (bf16), configuration and tokenizer in Hugging Face layout."""
+    state = {name: tensor.to(torch.bfloat16) for name, tensor in policy.state_dict().items()}
+    dtype, policy.config.dtype = policy.config.dtype, torch.bfloat16
+    try:
+        policy.save_pretrained(folder, state_dict=state)
+    finally:
+        policy.config.dtype = dtype
+    tokenizer.save_pretrained(folder)
+
+
+def _source(model: str) -> dict[str, Any]:
+    """Arguments of `from_pretrained`; never a download."""
+    path = Path(model)
+    if path.suffix == ".gguf":
+        return {
+            "pretrained_model_name_or_path": str(path.parent),
+            "gguf_file": path.name,
+            "local_files_only": True,
+        }
+    return {"pretrained_model_name_or_path": model, "local_files_only": True}
+
+
+def _first(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
