@@ -40,7 +40,9 @@ def main(out: Path) -> None:
     countries.sort(key=lambda country: (-country["population"], country["name"]))
     countries = countries[:COUNTRIES]
 
-    cities = sorted(cache.get_cities().values(), key=lambda city: (-city["population"], city["name"]))
+    cities = sorted(
+        cache.get_cities().values(), key=lambda city: (-city["population"], city["name"])
+    )
     taken = Counter(city["name"].casefold() for city in cities)
     taken.update(country["name"].casefold() for country in countries)
     rows = []

@@ -16,10 +16,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
+from forage.agent.retrieval.library import bm25s
 from forage.agent.retrieval.passages import PassageStore, write_passages
 from forage.agent.retrieval.words import query_words, word_keys, words_of
 from forage.agent.types import Passage

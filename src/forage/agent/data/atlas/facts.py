@@ -43,9 +43,7 @@ def passages(countries: Iterable[Country]) -> list[Passage]:
     found = []
     for country in countries:
         for attribute, value in zip(ATTRIBUTES, country.values, strict=True):
-            found.append(
-                Passage(country.name, attribute_sentence(attribute, country.name, value))
-            )
+            found.append(Passage(country.name, attribute_sentence(attribute, country.name, value)))
         for city in country.cities:
             found.append(Passage(city, city_sentence(city, country.name)))
     return found

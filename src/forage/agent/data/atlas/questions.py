@@ -10,7 +10,7 @@ from forage.agent.types import DataSet, Question
 
 HELDOUT_COUNTRIES = 50
 ONE_HOP_SHARE = 0.2
-"""Of the questions asked; the rest need two searches."""
+"""Of the held-out questions; the rest need two searches."""
 
 
 def load_atlas(heldout: int = 200, *, salt: str = "atlas") -> DataSet:
@@ -25,14 +25,14 @@ def load_atlas(heldout: int = 200, *, salt: str = "atlas") -> DataSet:
     """
     countries = load_countries()
     by_hash = sorted(countries, key=lambda country: _digest(salt, country.name))
-    held, trained = by_hash[:HELDOUT_COUNTRIES], by_hash[HELDOUT_COUNTRIES:]
-    questions = _mixed(held, salt)
-    if heldout > len(questions):
-        raise ValueError(f"heldout is {heldout}, but atlas holds out {len(questions)} questions")
+    held = _questions(by_hash[:HELDOUT_COUNTRIES], salt)
     one_hop = round(heldout * ONE_HOP_SHARE)
-    chosen = _by_kind(questions, "1hop")[:one_hop]
-    chosen += _by_kind(questions, "2hop")[: heldout - one_hop]
-    return DataSet("atlas", tuple(_mixed(trained, salt)), tuple(chosen), tuple(passages(countries)))
+    chosen = [question for question in held if question.kind == "1hop"][:one_hop]
+    chosen += [question for question in held if question.kind == "2hop"][: heldout - one_hop]
+    if len(chosen) < heldout:
+        raise ValueError(f"heldout is {heldout}, but atlas can hold out {len(chosen)} of that mix")
+    trained = _questions(by_hash[HELDOUT_COUNTRIES:], salt)
+    return DataSet("atlas", tuple(trained), tuple(chosen), tuple(passages(countries)))
 
 
 def city_question(city: str) -> str:
@@ -50,13 +50,10 @@ def two_hop_question(attribute: str, city: str) -> str:
     return f"What is the {attribute} of the country of the city {city}?"
 
 
-def _mixed(countries: list[Country], salt: str) -> list[Question]:
-    """All two-hop questions and as many one-hop ones as `ONE_HOP_SHARE` allows, by hash."""
+def _questions(countries: list[Country], salt: str) -> list[Question]:
+    """Every question about `countries`, in the order of their hashes."""
     questions = [question for country in countries for question in _about(country)]
-    questions.sort(key=lambda question: _digest(salt, question.text))
-    two_hop = _by_kind(questions, "2hop")
-    one_hop = round(len(two_hop) * ONE_HOP_SHARE / (1 - ONE_HOP_SHARE))
-    return _by_kind(questions, "1hop")[:one_hop] + two_hop
+    return sorted(questions, key=lambda question: _digest(salt, question.text))
 
 
 def _about(country: Country) -> Iterator[Question]:
@@ -73,10 +70,6 @@ def _about(country: Country) -> Iterator[Question]:
 
 def _question(text: str, answer: str, kind: str) -> Question:
     return Question(f"atlas-{_digest('id', text)[:16]}", text, (answer,), kind=kind)
-
-
-def _by_kind(questions: list[Question], kind: str) -> list[Question]:
-    return [question for question in questions if question.kind == kind]
 
 
 def _digest(salt: str, text: str) -> str:

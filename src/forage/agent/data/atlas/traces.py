@@ -87,7 +87,7 @@ class TraceWriter:
         attribute = ATTRIBUTES[column]
         if self._rng.random() < GUESS_SHARE:
             return self._guess(self._rng.choice(self._countries).values[column])
-        country, evidence = self._find_country(city)
+        country, evidence = self._find_country(city, f", then its {attribute}")
         if self._rng.random() >= SECOND_SEARCH_SHARE:
             return self._answer(evidence, country)
         hint = f"{evidence} Find the {attribute} of {country}."
@@ -107,10 +107,10 @@ class TraceWriter:
         value, evidence = self._find_value(hint, column, country)
         self._answer(evidence, value)
 
-    def _find_country(self, city: str) -> tuple[str, str]:
+    def _find_country(self, city: str, plan: str = "") -> tuple[str, str]:
         """Search for a city, perhaps for another one; returns its country and the evidence."""
         asked = self._rng.choice(list(self._country_of)) if self._slips() else city
-        self._ask(f"Find the country of {city}.", f"city {asked}")
+        self._ask(f"Find the country of {city}{plan}.", f"city {asked}")
         return self._country_of[asked], city_sentence(asked, self._country_of[asked])
 
     def _find_value(self, hint: str, column: int, country: str) -> tuple[str, str]:
