@@ -1,0 +1,60 @@
+"""What a published policy looks like in the object cache.
+
+    PREFIX/manifest              a `Manifest`, replaced by each publication, last
+    PREFIX/GENERATION/shard-N    a `ShardBase`, then one `ShardPart` per version that changed it
+
+A weight version exists once its manifest is written. Bases and parts name the weight version that
+they lead to, so that a reader takes exactly those up to the manifest's and leaves what a newer or
+unfinished publication has added. A publisher that starts anew writes a generation of its own,
+named by its first version: until its manifest is written the old one stays whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from forage import app
+from forage.weights.codec import TensorDelta
+
+
+@dataclass(frozen=True, slots=True)
+class ShardBase:
+    """Some of the policy's tensors, whole, at a weight version."""
+
+    weight_version: int
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPart:
+    """What a weight version changed in a shard; tensors without changes are left out."""
+
+    weight_version: int
+    deltas: dict[str, TensorDelta]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """Shape and digest of a tensor; the digest is `tensor_digest` of it."""
+
+    shape: tuple[int, ...]
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One weight version.
+
+    Attributes:
+        version: the weight version.
+        generation: the first version of the publisher that wrote it.
+        shards: a reference to each shard, at the cache version that holds this weight version.
+        tensors: the policy's tensors by name.
+    """
+
+    version: int
+    generation: int
+    shards: tuple[app.Ref, ...]
+    tensors: dict[str, TensorEntry]

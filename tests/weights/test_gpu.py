@@ -1,0 +1,70 @@
+"""A GPU packs, patches and digests exactly as a CPU does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from forage import app
+from forage.weights.codec import decode_delta, encode_delta
+from forage.weights.digest import tensor_digest
+from forage.weights.publish import Publisher
+from forage.weights.subscribe import Subscriber
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def random_bits(*shape: int) -> torch.Tensor:
+    return torch.randint(-(1 << 15), 1 << 15, shape).to(torch.int16).view(torch.bfloat16)
+
+
+def moved(tensor: torch.Tensor, share: float) -> torch.Tensor:
+    chosen = torch.rand(tensor.shape, device=tensor.device) < share
+    return (tensor.view(torch.int16) + chosen.to(torch.int16)).view(torch.bfloat16)
+
+
+def test_digests_are_the_same() -> None:
+    tensor = random_bits(3000, 1700)
+    on_gpu = tensor.cuda()
+    assert tensor_digest(on_gpu) == tensor_digest(tensor)
+    assert tensor_digest(on_gpu[:, 3:900]) == tensor_digest(tensor[:, 3:900])
+    held = (tensor.view(torch.int16).to(torch.int32) << 16).view(torch.float32)
+    assert tensor_digest(held.cuda()) == tensor_digest(tensor)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.99])
+def test_deltas_are_the_same_bytes(share: float) -> None:
+    before = random_bits(3000, 1700)
+    after = moved(before, share)
+    on_cpu, on_gpu = encode_delta(before, after), encode_delta(before, after.cuda())
+    assert on_cpu is not None
+    assert on_gpu is not None
+    assert [block.checksum for block in on_gpu.blocks] == [b.checksum for b in on_cpu.blocks]
+    for here, there in zip(decode_delta(on_cpu), decode_delta(on_cpu, "cuda"), strict=True):
+        assert torch.equal(here.bits, there.bits.cpu())
+        if here.positions is not None:
+            assert there.positions is not None
+            assert torch.equal(here.positions, there.positions.cpu())
+
+
+@pytest.mark.parametrize("staging", ["cpu", "cuda"])
+def test_a_policy_goes_from_gpu_to_gpu(staging: str) -> None:
+    policy = {"a": random_bits(900, 500).cuda(), "b": random_bits(70).cuda()}
+    fused = torch.zeros(1000, 500, device="cuda").bfloat16()
+    target = {"a": fused[50:950], "b": torch.zeros(70, device="cuda").bfloat16()}
+    with app.init("weights-gpu", resources="cpu=1"):
+        publisher = Publisher("policy")
+        for version in (1, 2, 3):
+            publisher.publish(policy, version)
+            if version == 1:
+                assert publisher.manifest_ref is not None
+                subscriber = Subscriber(publisher.manifest_ref, device=staging)
+            subscriber.apply(subscriber.fetch(version), target)
+            assert all(
+                torch.equal(target[name].view(torch.int16), tensor.view(torch.int16))
+                for name, tensor in policy.items()
+            )
+            policy = {name: moved(tensor, 0.02) for name, tensor in policy.items()}
