@@ -1,0 +1,1 @@
+"""Rollouts: the policy answers questions, searching as it goes."""

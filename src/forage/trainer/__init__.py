@@ -1,0 +1,1 @@
+"""Trainers: a gang that turns batches of samples into the next policy."""
