@@ -1,0 +1,5 @@
+"""`python -m forage.cli` is the `forage` command."""
+
+from forage.cli.main import main
+
+raise SystemExit(main())

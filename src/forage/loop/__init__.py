@@ -1,0 +1,1 @@
+"""The driver: it plans, counts and records, and leaves models to others."""

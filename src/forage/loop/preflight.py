@@ -1,0 +1,147 @@
+"""Everything that can be wrong with a run, found out before any process starts.
+
+Each mistake is one `UserError` of one line: what, the value, what to do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forage.agent.data import load_dataset
+from forage.agent.prompts import prompt_parts
+from forage.agent.rewards import resolve_reward
+from forage.agent.types import DataSet
+from forage.app.capacity import local_node
+from forage.app.placement import Room
+from forage.app.resources import Resources, format_milli, format_size, parse_resreq
+from forage.errors import UserError
+from forage.loop.checkpoint import newest_checkpoint
+from forage.loop.config import TrainConfig, flag
+from forage.loop.modelfiles import check_model
+from forage.loop.rundir import RunDir, check_out
+
+
+def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
+    """Check a training run, the data it reads included; returns the data.
+
+    Raises:
+        UserError: for the first thing that is wrong, cheapest checks first.
+    """
+    if config.prompts_per_step % config.prompts_per_task:
+        raise UserError(
+            f"--prompts-per-step {config.prompts_per_step} is not divisible by "
+            f"--prompts-per-task {config.prompts_per_task}; calls have equally many questions"
+        )
+    check_policy(config)
+    check_agent(config)
+    check_fit(config, config.trainers)
+    check_out(config, resume)
+    newest = newest_checkpoint(RunDir(Path(config.out))) if resume else None
+    if newest is not None and newest.counters.step > config.steps:
+        raise UserError(
+            f"--steps {config.steps}: the run in {config.out} has done {newest.counters.step}; "
+            "give as many or more"
+        )
+    data = load_data(config)
+    if len(data.train) < config.prompts_per_step:
+        raise UserError(
+            f"--prompts-per-step {config.prompts_per_step} needs as many training questions, "
+            f"but {config.data} has {len(data.train)}; lower it or give more data"
+        )
+    return data
+
+
+def check_policy(config: TrainConfig) -> None:
+    """Whether there is a model to train."""
+    if config.warm_start_steps == 0:
+        if config.model is None:
+            raise UserError("no model to train; give --model, or try --preset quickstart")
+        check_model(config.model)
+        return
+    if config.model is not None:
+        raise UserError(
+            f"--model {config.model} and --warm-start-steps {config.warm_start_steps}: "
+            "a warm start builds its own model; give one of the two"
+        )
+    if config.data != "atlas":
+        raise UserError(
+            f"--warm-start-steps {config.warm_start_steps} with --data {config.data}: "
+            "the small model knows the words of atlas only; use --data atlas or --model"
+        )
+
+
+def check_agent(config: TrainConfig) -> None:
+    """Whether prompt, reward and retriever exist."""
+    prompt_parts(config.prompt, "")
+    resolve_reward(config.reward)
+    retriever = config.retriever
+    if retriever is not None and "://" not in retriever and not Path(retriever).is_dir():
+        raise UserError(
+            f"--retriever {retriever}: no such index folder; give one, or http://HOST:PORT"
+        )
+
+
+def check_fit(config: TrainConfig, trainers: int) -> str:
+    """Whether all executors fit on this machine at once; returns the arithmetic.
+
+    Args:
+        config: names the resources of each executor, and the rollouts.
+        trainers: how many there are; none in an evaluation.
+
+    Raises:
+        UserError: with the same arithmetic if they don't.
+    """
+    rollout = _need("rollout_resources", config.rollout_resources)
+    trainer = _need("trainer_resources", config.trainer_resources)
+    try:
+        node = local_node(config.resources)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--resources: {error}") from None
+    parts = [f"{config.rollouts} x rollout ({rollout})"]
+    parts += [f"{trainers} x trainer ({trainer})"] if trainers else []
+    asked = _amounts(
+        trainer.millicpu * trainers + rollout.millicpu * config.rollouts,
+        trainer.mem * trainers + rollout.mem * config.rollouts,
+        trainer.milligpu * trainers + rollout.milligpu * config.rollouts,
+    )
+    there = _amounts(node.millicpu, node.mem, 1000 * len(node.gpus))
+    arithmetic = f"{' + '.join(parts)} = {asked}; this machine has {there}"
+    room = Room.of([node])
+    if room.place_all(trainer, trainers) is None or not all(
+        _seat(room, rollout) for _ in range(config.rollouts)
+    ):
+        raise UserError(
+            f"does not fit: {arithmetic}; lower --rollouts, --trainers or their resources"
+        )
+    return arithmetic
+
+
+def load_data(config: TrainConfig) -> DataSet:
+    """The questions and passages that the configuration names."""
+    return load_dataset(
+        config.data,
+        heldout=config.heldout,
+        corpus=config.corpus,
+        heldout_data=config.heldout_data,
+        limit=config.train_questions,
+        need_corpus=config.retriever is None,
+    )
+
+
+def _need(key: str, text: str) -> Resources:
+    try:
+        return parse_resreq(text)
+    except ValueError as error:
+        raise UserError(f"{flag(key)}: {error}") from None
+
+
+def _seat(room: Room, need: Resources) -> bool:
+    placement = room.place(need)
+    if placement is None:
+        return False
+    room.take(need, placement)
+    return True
+
+
+def _amounts(millicpu: int, mem: int, milligpu: int) -> str:
+    return f"cpu={format_milli(millicpu)}, mem={format_size(mem)}, gpu={format_milli(milligpu)}"

@@ -1,0 +1,118 @@
+"""The executors of a run: opened from the configuration, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+from forage import app
+from forage.agent.retrieval.bm25 import build_index
+from forage.agent.types import DataSet
+from forage.app import Session
+from forage.app.services import ServiceClass
+from forage.loop.checkpoint import Checkpoint
+from forage.loop.config import TrainConfig
+from forage.loop.files import read_json
+from forage.rollout.service import Rollout, RolloutConfig
+from forage.trainer.service import Trainer, TrainerConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The sessions of a training run, and the record of what happened to their executors."""
+
+    rollouts: Session
+    trainers: Session
+    events: Path
+
+    def rollout_executors(self) -> int:
+        """Rollout executors alive now, at least one."""
+        for session in app.status()["sessions"]:
+            if session["session"] == self.rollouts.id:
+                return max(1, len(session["executors"]))
+        return 1
+
+    def calls_retried(self) -> int:
+        """Rollout calls that ran again because their executor was lost, so far."""
+        return sum(
+            event["event"] == "call_retried" and event["session"] == self.rollouts.id
+            for event in read_json(self.events)
+        )
+
+
+def open_rollouts(config: TrainConfig, model: str, retriever: str) -> Session:
+    """An elastic session of rollout executors."""
+    return (
+        _service(Rollout)
+        .options(
+            resreq=config.rollout_resources,
+            warmup=config.rollouts,
+            max_executors=config.max_rollouts and max(config.rollouts, config.max_rollouts),
+            threads=threads_each(config.rollout_threads, config.rollouts),
+        )
+        .remote(
+            RolloutConfig(
+                model=model,
+                retriever=retriever,
+                prompt=config.prompt,
+                reward=config.reward,
+                top_k=config.top_k,
+                max_searches=config.max_searches,
+                max_turn_tokens=config.max_turn_tokens,
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                seed=config.seed,
+                max_batch=config.max_batch,
+            )
+        )
+    )
+
+
+def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None) -> Session:
+    """A gang of trainers, from the model or from a checkpoint of it."""
+    # A restored policy is published first, under the version that it was saved with.
+    saved_version = checkpoint.counters.weight_version if checkpoint else 0
+    return (
+        _service(Trainer)
+        .options(
+            resreq=config.trainer_resources,
+            warmup=config.trainers,
+            threads=threads_each(config.trainer_threads, config.trainers),
+        )
+        .remote(
+            TrainerConfig(
+                model=model,
+                algorithm=config.algorithm,
+                learning_rate=config.learning_rate,
+                weight_decay=config.weight_decay,
+                clip=config.clip,
+                kl=config.kl,
+                grad_clip=config.grad_clip,
+                temperature=config.temperature,
+                micro_batch_tokens=config.micro_batch_tokens,
+                minibatches=config.minibatches,
+                restore=str(checkpoint.path) if checkpoint else None,
+                weight_version=max(0, saved_version - 1),
+            )
+        )
+    )
+
+
+def retriever_of(config: TrainConfig, data: DataSet, folder: Path) -> str:
+    """What rollouts search with: the configured retriever, else an index built in `folder`."""
+    if config.retriever is not None:
+        return config.retriever
+    return str(build_index(data.corpus, folder))
+
+
+def threads_each(threads: int | None, executors: int) -> int | None:
+    """One executor's part of the threads of all."""
+    return threads and max(1, threads // executors)
+
+
+def _service(declared: type[T]) -> ServiceClass[T]:
+    """What `@app.service` makes of a class; type checkers don't follow class decorators."""
+    return cast(ServiceClass[T], declared)
