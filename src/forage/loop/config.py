@@ -133,11 +133,18 @@ class TrainConfig:
     trainers: int = _option(
         1, "executors", "trainers, started together", at_least=1, may_change=True
     )
-    rollout_resources: str = _option(
-        "cpu=1", "executors", "resources of each rollout executor", may_change=True
+    rollout_resources: str | None = _option(
+        None,
+        "executors",
+        "resources of each rollout executor, as cpu=8,mem=64g,gpu=1; without it, one CPU and a "
+        "fair part of the GPUs",
+        may_change=True,
     )
-    trainer_resources: str = _option(
-        "cpu=1", "executors", "resources of each trainer", may_change=True
+    trainer_resources: str | None = _option(
+        None,
+        "executors",
+        "resources of each trainer; without it, one CPU and a fair part of the GPUs",
+        may_change=True,
     )
     rollout_threads: int | None = _option(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forage import app
 from forage.agent.types import Question
@@ -58,6 +58,11 @@ class Round:
         )
 
 
+def bare(question: Question) -> Question:
+    """The question without its paragraphs: the index has them."""
+    return replace(question, paragraphs=())
+
+
 def ask(
     rollouts: app.Session,
     questions: Sequence[Question],
@@ -76,7 +81,7 @@ def ask(
             GenerateRequest(
                 purpose=purpose,
                 step=step,
-                questions=tuple(questions[i : i + per_call]),
+                questions=tuple(map(bare, questions[i : i + per_call])),
                 samples=samples,
                 greedy=greedy,
                 manifest=policy.manifest,

@@ -17,6 +17,7 @@ from forage.app.resources import Resources, format_milli, format_size, parse_res
 from forage.errors import UserError
 from forage.loop.checkpoint import newest_checkpoint
 from forage.loop.config import TrainConfig, flag
+from forage.loop.executors import rollout_resources, trainer_resources
 from forage.loop.modelfiles import check_model
 from forage.loop.rundir import RunDir, check_out
 
@@ -91,8 +92,8 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     Raises:
         UserError: with the same arithmetic if they don't.
     """
-    rollout = _need("rollout_resources", config.rollout_resources)
-    trainer = _need("trainer_resources", config.trainer_resources)
+    rollout = _need("rollout_resources", rollout_resources(config))
+    trainer = _need("trainer_resources", trainer_resources(config))
     try:
         node = local_node(config.resources)
     except (ValueError, TypeError) as error:

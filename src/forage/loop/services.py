@@ -13,6 +13,7 @@ from forage.app import Session
 from forage.app.services import ServiceClass
 from forage.loop.checkpoint import Checkpoint
 from forage.loop.config import TrainConfig
+from forage.loop.executors import rollout_resources, trainer_resources
 from forage.loop.files import read_json
 from forage.rollout.service import Rollout, RolloutConfig
 from forage.trainer.service import Trainer, TrainerConfig
@@ -48,7 +49,7 @@ def open_rollouts(config: TrainConfig, model: str, retriever: str) -> Session:
     return (
         _service(Rollout)
         .options(
-            resreq=config.rollout_resources,
+            resreq=rollout_resources(config),
             warmup=config.rollouts,
             max_executors=config.max_rollouts and max(config.rollouts, config.max_rollouts),
             threads=threads_each(config.rollout_threads, config.rollouts),
@@ -78,7 +79,7 @@ def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None
     return (
         _service(Trainer)
         .options(
-            resreq=config.trainer_resources,
+            resreq=trainer_resources(config),
             warmup=config.trainers,
             threads=threads_each(config.trainer_threads, config.trainers),
         )

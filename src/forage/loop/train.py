@@ -9,6 +9,7 @@ from forage import app
 from forage.loop.checkpoint import Checkpoint, drop_unfinished, newest_checkpoint
 from forage.loop.config import TrainConfig
 from forage.loop.driver import Driver, Observer
+from forage.loop.executors import trainer_resources
 from forage.loop.modelfiles import fetch_model
 from forage.loop.preflight import check_training
 from forage.loop.rundir import RunDir, check_out
@@ -68,7 +69,7 @@ def _warm_started(config: TrainConfig, run: RunDir, observer: Observer) -> str:
         part = run.warm_start.with_name(".warmstart.part")
         shutil.rmtree(part, ignore_errors=True)
         service = warm_start.options(
-            resreq=config.trainer_resources, threads=config.trainer_threads
+            resreq=trainer_resources(config), threads=config.trainer_threads
         )
         service.remote(
             WarmStartConfig(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from forage.errors import UserError
@@ -49,7 +50,7 @@ def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrai
     """
     try:
         policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=torch.float32)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
     round_to_bf16(policy)
     return policy.to(device=device, dtype=dtype).eval()

@@ -1,0 +1,28 @@
+"""What each executor asks for where the configuration leaves it open."""
+
+from __future__ import annotations
+
+from forage.app.capacity import local_node
+from forage.errors import UserError
+from forage.loop.config import TrainConfig
+
+
+def rollout_resources(config: TrainConfig) -> str:
+    """Resources of a rollout executor."""
+    return config.rollout_resources or _fair_part(config, "--rollout-resources")
+
+
+def trainer_resources(config: TrainConfig) -> str:
+    """Resources of a trainer."""
+    return config.trainer_resources or _fair_part(config, "--trainer-resources")
+
+
+def _fair_part(config: TrainConfig, flag: str) -> str:
+    """One CPU, and of this machine's GPUs a whole one, or as large a part as lets all fit."""
+    if config.engine != "local":
+        raise UserError(f"{flag} is not given; a cluster has to be asked, as with cpu=8,gpu=1")
+    gpus = len(local_node(config.resources).gpus)
+    if gpus == 0:
+        return "cpu=1"
+    sharing = -(-(config.rollouts + config.trainers) // gpus)
+    return f"cpu=1,gpu={1000 // sharing / 1000}"
