@@ -21,6 +21,7 @@ from forage.loop.rundir import RunDir
 from forage.loop.store import read_trajectories
 
 HERE = Path(__file__).parent
+COMMAND = [sys.executable, "-m", "forage.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,13 @@ def test_two_steps_on_hotpotqa(hotpotqa, smollm2, tmp_path):
         "--out": str(out),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "forage.cli", "train", *(str(w) for kv in words.items() for w in kv)],
+        [
+            sys.executable,
+            "-m",
+            "forage.cli",
+            "train",
+            *(str(w) for kv in words.items() for w in kv),
+        ],
         cwd=HERE,
         capture_output=True,
         text=True,
@@ -92,9 +99,7 @@ def test_two_steps_on_hotpotqa(hotpotqa, smollm2, tmp_path):
         assert at == len(ids)
 
     exported = tmp_path / "exported"
-    subprocess.run(
-        [sys.executable, "-m", "forage.cli", "export", str(out), "--out", str(exported)], check=True
-    )
+    subprocess.run([*COMMAND, "export", str(out), "--out", str(exported)], check=True)
     model = AutoModelForCausalLM.from_pretrained(exported)
     assert model.dtype == torch.bfloat16
     text = AutoTokenizer.from_pretrained(exported)("Who wrote Faust?", return_tensors="pt")
