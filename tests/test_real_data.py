@@ -50,6 +50,7 @@ def test_bm25_finds_the_paragraphs_that_hold_the_evidence(hotpotqa, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_steps_on_hotpotqa(hotpotqa, smollm2, tmp_path):
     out = tmp_path / "run"
     words = {

@@ -91,7 +91,7 @@ class Worker:
         sys.exit(7)
 
     def die(self, code: int = 3) -> None:
-        print("last words", flush=True)
+        sys.stdout.write("last words\n")
         os._exit(code)
 
     def die_once(self, marker: str) -> int:
@@ -255,7 +255,7 @@ class Rank:
 
     def die_on(self, rank: int) -> int:
         if app.context().rank == rank:
-            print(f"rank {rank} says goodbye", flush=True)
+            sys.stdout.write(f"rank {rank} says goodbye\n")
             os._exit(4)
         time.sleep(30)
         return rank

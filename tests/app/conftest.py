@@ -30,7 +30,9 @@ def ray_address(request: pytest.FixtureRequest) -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
-    head = cluster.add_node(num_cpus=8, num_gpus=4, object_store_memory=200 << 20)
+    head = cluster.add_node(
+        num_cpus=8, num_gpus=4, object_store_memory=200 << 20, include_dashboard=False
+    )
     yield head.address
     cluster.shutdown()
 
@@ -99,6 +101,6 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     assert not runtime.is_running()
     parameters = getattr(request.node, "callspec", None)
-    if parameters is not None and parameters.params.get("engine") == "ray":
+    if "cluster" in request.fixturenames or (parameters and "ray" in parameters.params.values()):
         return
     until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, 5.0)

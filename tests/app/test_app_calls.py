@@ -83,6 +83,11 @@ def test_a_constructor_takes_large_values(running: app.App) -> None:
     assert [f.result() for f in [worker.size.remote() for _ in range(4)]] == [BIG] * 4
 
 
+def test_a_constructor_takes_futures(running: app.App) -> None:
+    first = Worker.remote(1)
+    assert Worker.remote(first.add.remote(4)).add.remote(1).result() == 6
+
+
 def test_refs_arrive_as_refs(running: app.App) -> None:
     ref = app.put(np.arange(BIG))
     worker = Worker.remote()

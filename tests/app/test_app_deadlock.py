@@ -83,7 +83,9 @@ def test_calls_that_nobody_waits_for_may_stay_queued() -> None:
 
 def test_a_free_slot_beside_a_stuck_call_serves() -> None:
     sessions = [session("A", "a0", pending=1, limit=1, concurrency=2)]
-    assert stuck_calls(nodes(1), sessions, [RunningCall(1, "a0", (2,))], [QueuedCall(2, "A")]) == set()
+    assert (
+        stuck_calls(nodes(1), sessions, [RunningCall(1, "a0", (2,))], [QueuedCall(2, "A")]) == set()
+    )
     full = [session("A", "a0", pending=1, limit=1, concurrency=2, running=2)]
     running = [RunningCall(1, "a0", (3,)), RunningCall(2, "a0", (3,))]
     assert stuck_calls(nodes(1), full, running, [QueuedCall(3, "A")]) == {3}

@@ -150,17 +150,17 @@ def test_malformed_init(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_the_public_names_are_those_of_the_contract() -> None:
-    functions = (
-        "init shutdown service method put append replace rebase get fetch delete as_completed "
-        "wait context status"
-    ).split()
-    errors = (
-        "AppError GangBroken ExecutorLost Infeasible Deadlock SessionClosed CacheFull ObjectLost "
-        "VersionConflict RemoteError"
-    ).split()
-    types = ["App", "Context", "Ref", "Session", "Update"]
-    assert sorted(app.__all__) == sorted(functions + errors + types)
-    for name in errors:
+    names = """
+        init shutdown service method put append replace rebase get fetch delete as_completed wait
+        context status packaged
+    """
+    errors = """
+        AppError GangBroken ExecutorLost Infeasible Deadlock SessionClosed CacheFull ObjectLost
+        VersionConflict RemoteError
+    """
+    types = ["App", "Context", "Package", "Ref", "Session", "Update"]
+    assert sorted(app.__all__) == sorted([*names.split(), *errors.split(), *types])
+    for name in errors.split():
         assert issubclass(getattr(app, name), app.AppError)
 
 

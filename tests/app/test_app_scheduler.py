@@ -195,7 +195,7 @@ def test_nothing_idles_while_an_elastic_session_could_use_it(
 @settings(max_examples=100, deadline=None)
 @given(worlds(), needs, st.integers(1, 3))
 def test_elastic_work_never_starves_a_gang(world: World, need: Resources, size: int) -> None:
-    """Elastic sessions without warm-up are always hungry; the gang comes last, and gets its turn."""
+    """Elastic sessions are always hungry; the gang comes last, and gets its turn."""
     world.sessions = {
         id: session
         for id, session in world.sessions.items()

@@ -27,10 +27,12 @@ DRIVER = """
 
     folder = Path(sys.argv[1])
     running = app.init("doomed", engine={engine!r}, resources="cpu=8", run_dir=folder / "run")
-    worker, gang = Worker.options(warmup=2).remote(), Rank.options(autoscale=False, warmup=2).remote()
+    worker = Worker.options(warmup=2).remote()
+    gang = Rank.options(autoscale=False, warmup=2).remote()
     pids = gang.pid.broadcast().result() + [worker.spawn_child.remote().result()]
     pids += [f.result() for f in [worker.sleep.remote(0.2) for _ in range(3)]]
     app.put(np.ones(1_000_000), "kept")
+    (folder / "shared").write_text(str(running.directory.places.shared))
     (folder / "pids").write_text(" ".join(map(str, {{*pids}})))
     calls = [worker.sleep.remote(30) for _ in range(4)]
     (folder / "ready").touch()
@@ -78,19 +80,26 @@ def test_shutdown_drains_a_gang_that_waits_for_one_that_is_done(engine: str) -> 
 
 
 def test_an_exception_cancels(engine: str) -> None:
-    before = shared_files()
-    with pytest.raises(ZeroDivisionError), app.init("cancel", engine=engine, resources="cpu=4"):
-        worker = Worker.options(max_executors=1).remote()
-        pid = worker.pid.remote().result()
-        calls = [worker.sleep.remote(60) for _ in range(3)]
-        _ = 1 / 0
+    calls, pids = [], []
+
+    def fail_in(running: app.App) -> None:
+        with running:
+            worker = Worker.options(max_executors=1).remote()
+            pids.append(worker.pid.remote().result())
+            calls.extend(worker.sleep.remote(60) for _ in range(3))
+            raise ZeroDivisionError
+
+    cancelled = app.init("cancel", engine=engine, resources="cpu=4")
+    with pytest.raises(ZeroDivisionError):
+        fail_in(cancelled)
     for call in calls:
         with pytest.raises(app.SessionClosed, match="app 'cancel' has ended"):
             call.result(timeout=1)
-    assert not alive(pid)
-    assert shared_files() <= before
+    assert not alive(pids[0])
+    assert not cancelled.directory.places.shared.exists()
+    assert not cancelled.run_dir.exists()
     with pytest.raises(app.AppError, match="no app is running"):
-        worker.add.remote()
+        Worker.remote()
 
 
 def test_an_app_can_follow_another(engine: str) -> None:
@@ -159,15 +168,15 @@ def test_ctrl_c_ends_within_seconds(engine: str, tmp_path: Path, end: str) -> No
 
 
 def test_nothing_survives_the_drivers_death(engine: str, tmp_path: Path) -> None:
-    before = shared_files()
     driver = start_driver(tmp_path, engine, "time.sleep(60)")
     until(lambda: (tmp_path / "ready").exists(), 60)
+    shared = Path((tmp_path / "shared").read_text())
     assert len(marked(tmp_path / "pids")) >= 4
-    assert shared_files() > before
+    assert list(shared.iterdir())
     driver.kill()
     driver.communicate()
     until(lambda: not marked(tmp_path / "pids"))
-    until(lambda: shared_files() <= before)
+    until(lambda: not shared.exists())
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from forage.app.errors import (
     VersionConflict,
 )
 from forage.app.futures import as_completed, wait
+from forage.app.packaging import Package, packaged
 from forage.app.services import method, service
 from forage.app.session import Session
 
@@ -44,6 +45,7 @@ __all__ = [
     "GangBroken",
     "Infeasible",
     "ObjectLost",
+    "Package",
     "Ref",
     "RemoteError",
     "Session",
@@ -58,6 +60,7 @@ __all__ = [
     "get",
     "init",
     "method",
+    "packaged",
     "put",
     "rebase",
     "replace",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import threading
-import time
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -18,8 +16,8 @@ from forage.app.errors import AppError, SessionClosed
 from forage.app.events import EventLog
 from forage.app.fleet import Fleet
 from forage.app.gang import GangPool
-from forage.app.placement import Room
 from forage.app.pool import Pool
+from forage.app.standing import describe
 from forage.app.wire import (
     Answer,
     Ask,
@@ -94,18 +92,7 @@ class Controller(Fleet):
 
     def status(self) -> dict[str, Any]:
         """What runs now, as plain data."""
-        now = time.monotonic()
-        free, total = Room.of(self.engine.nodes), Room.of(self.engine.nodes).total()
-        for executor in self.executors.values():
-            free.take(self.pools[executor.session].options.need, executor.placement)
-        return {
-            "engine": self.engine.name,
-            "total": str(total),
-            "free": str(free.total()),
-            "sessions": [pool.status(now) for pool in self.pools.values()],
-            "waiting": [blocked.session for blocked in self.blocked],
-            "cache": dataclasses.asdict(self.directory.usage()),
-        }
+        return describe(self, self.directory)
 
     # Calls
 

@@ -277,7 +277,12 @@ def init(
         install=install,
     )
     site.logs.mkdir(mode=0o700, exist_ok=True)
-    app = App(name, site, *open_engine(engine, site))
+    try:
+        app = App(name, site, *open_engine(engine, site))
+    except BaseException:
+        if site.temporary:
+            shutil.rmtree(folder)
+        raise
     runtime.install(app)
     # Last in, first out: before the exit handlers of what the engine has imported.
     atexit.unregister(_at_exit)

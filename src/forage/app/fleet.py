@@ -17,7 +17,6 @@ from forage.app.deadlock import QueuedCall, RunningCall, stuck_calls
 from forage.app.engines.base import Demand, Engine, Launch, Lost
 from forage.app.errors import AppError, Deadlock
 from forage.app.events import EventLog
-from forage.app.gang import GangPool
 from forage.app.ledger import Ledger
 from forage.app.loop import Loop
 from forage.app.placement import Placement
@@ -165,8 +164,8 @@ class Fleet(Loop):
             return
         if self.blocked:  # what is done makes way for what isn't
             for pool in self.pools.values():
-                if isinstance(pool, GangPool) and pool.drained and pool.members:
-                    pool.dissolve("its session is done, and another needs its resources")
+                if pool.drained:
+                    pool.make_way()
 
     def _resolve_deadlocks(self, now: float) -> None:
         """Fail calls that can never start; both of two looks must find them so."""

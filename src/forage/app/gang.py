@@ -132,6 +132,10 @@ class GangPool(Pool):
         forming = self.failure is None and not self.members and not idle
         return replace(super().view(now), forming=forming)
 
+    def make_way(self) -> None:
+        """A gang is there as a whole or not at all."""
+        self.dissolve("its session is done, and another needs its resources")
+
     def dissolve(self, reason: str) -> None:
         """End all members now."""
         for executor in self.executors.values():

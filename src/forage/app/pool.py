@@ -6,14 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from forage.app import failures
 from forage.app.calls import Call, CallState, Executor
 from forage.app.contexts import Context
 from forage.app.engines.base import Lost
 from forage.app.errors import SessionClosed
-from forage.app.ledger import Ledger
 from forage.app.options import ServiceOptions
 from forage.app.placement import Placement
 from forage.app.scheduler import Phase, SessionView
@@ -28,38 +27,10 @@ from forage.app.wire import (
     Values,
 )
 
+if TYPE_CHECKING:
+    from forage.app.fleet import Fleet
+
 CONSTRUCTOR_ATTEMPTS = 5
-
-
-class Hub(Protocol):
-    """What a pool needs of the controller."""
-
-    ledger: Ledger
-    draining: bool
-
-    def launch(self, pool: Pool, rank: int, placement: Placement) -> Executor:
-        """Start an executor."""
-
-    def send(self, serial: int, message: Any) -> None:
-        """Send a message to an executor."""
-
-    def kill(self, serial: int, reason: str) -> None:
-        """End an executor now."""
-
-    def dismiss(self, executor: Executor) -> None:
-        """Let an executor without calls leave in peace; it is killed if it doesn't."""
-
-    def event(self, event: str, **details: Any) -> None:
-        """Record an event."""
-
-    def replan(self) -> None:
-        """Resources or wishes have changed."""
-
-    def executor_idle(self) -> None:
-        """An executor has no call."""
-
-    def after(self, seconds: float, action: Any) -> None:
-        """Run something later."""
 
 
 class Pool(ABC):
@@ -69,7 +40,7 @@ class Pool(ABC):
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Fleet,
         id: str,
         app: str,
         options: ServiceOptions,
@@ -84,6 +55,7 @@ class Pool(ABC):
         self.held: set[Call] = set()
         self.failure: Failure | None = None  # why it can take no calls
         self.closing = False
+        self.yields = False
         self.closed: Future[None] = Future()
         self.generation = 0
         self._app = app
@@ -287,14 +259,19 @@ class Pool(ABC):
         if self.closing and self.drained and not self.hub.draining:
             self.release_all()
 
+    def make_way(self) -> None:
+        """Keep no executor for calls that may still come: the app ends, and others wait."""
+        self.yields = True
+
     def release_all(self) -> None:
         """End all executors, and the session once they are gone."""
+        self.yields = True
         for executor in list(self.executors.values()):
             if executor.phase is not Phase.ENDING:
                 self.end(executor)
         if not self.executors and not self.closed.done():
-            self.closed.set_result(None)
             self.hub.event("session_closed", session=self.id)
+            self.closed.set_result(None)
             self.hub.replan()
 
     def view(self, now: float) -> SessionView:
@@ -306,7 +283,7 @@ class Pool(ABC):
             id=self.id,
             need=self.options.need,
             gang=self.gang,
-            warmup=self.options.size if self.gang or not self.closing else 0,
+            warmup=self.options.size if self.gang or not self.yields else 0,
             limit=self.options.limit,
             concurrency=self.options.concurrency,
             idle_timeout=self.options.idle_timeout,
@@ -319,27 +296,3 @@ class Pool(ABC):
         """The values of a call that has returned everywhere, in rank order."""
         ranks = sorted(call.results)
         return Values(tuple(call.results[rank] for rank in ranks), call.submission.broadcast)
-
-    def status(self, now: float) -> dict[str, Any]:
-        """What runs now, as plain data."""
-        view = self.view(now)
-        return {
-            "session": self.id,
-            "kind": "gang" if self.gang else "elastic",
-            "resreq": str(view.need),
-            "state": "closing" if self.closing else "failed" if self.failure else "open",
-            "generation": self.generation,
-            "pending": view.pending,
-            "running": view.running,
-            "executors": [
-                {
-                    "executor": executor.name,
-                    "pid": executor.pid,
-                    "rank": executor.rank,
-                    "phase": executor.phase.value,
-                    "gpus": list(executor.placement.gpus),
-                    "calls": [call.label for call in executor.calls.values()],
-                }
-                for executor in self.executors.values()
-            ],
-        }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from forage.app.futures import CallFuture
@@ -97,7 +98,10 @@ class Service(Generic[T]):
         """Open a session on a class, or call a function in its session."""
         runtime = current()
         if self.is_class:
-            return self._handle(runtime.open(self, args, kwargs))
+            # A session opens with what its objects are made of: futures are waited for.
+            given = tuple(_value(argument) for argument in args)
+            named = {name: _value(argument) for name, argument in kwargs.items()}
+            return self._handle(runtime.open(self, given, named))
         session = self._handle(runtime.function_session(self))
         return method_of(session, CALL).remote(*args, **kwargs)
 
@@ -108,6 +112,10 @@ class Service(Generic[T]):
         )
         methods = {name: own.over(defaults) for name, own in self.methods.items()}
         return Session(session, self.name, not options.autoscale, methods)
+
+
+def _value(argument: Any) -> Any:
+    return argument.result() if isinstance(argument, Future) else argument
 
 
 class _Attached:

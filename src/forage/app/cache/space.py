@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from forage.app.cache.refs import Blob, Tier
 from forage.app.cache.storage import Storage
@@ -35,6 +35,13 @@ class Space:
     def __contains__(self, name: object) -> bool:
         """Whether a file of that name is counted; needs no lock."""
         return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all files that are counted; needs no lock."""
+        return iter(list(self._files))
+
+    def __len__(self) -> int:
+        return len(self._files)
 
     def fits(self, blob: Blob) -> bool:
         """Whether a new file fits now; raises `CacheFull` where making room can't help."""

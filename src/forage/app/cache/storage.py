@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class Storage(Protocol):
     def remove(self, blob: Blob) -> None:
         """Remove a value if it is there."""
 
-    def sweep(self, writer: str, known: Container[str]) -> None:
+    def sweep(self, writer: str, known: Collection[str]) -> None:
         """Remove what a dead writer left: what is unfinished, and names that aren't `known`."""
 
     def copy_to_disk(self, blob: Blob) -> Blob:

@@ -13,7 +13,7 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +127,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(blob))
 
-    def sweep(self, writer: str, known: Container[str]) -> None:
+    def sweep(self, writer: str, known: Collection[str]) -> None:
         """Remove what a dead writer left: temporary files, and files whose name isn't `known`."""
         for root in (self.places.shared, self.places.disk):
             for path in (root / writer).glob("*"):

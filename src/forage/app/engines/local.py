@@ -49,6 +49,7 @@ class _Process:
     log: Path
     frames: Frames = field(default_factory=Frames)
     unsent: deque[memoryview] = field(default_factory=deque)
+    writable: bool = False  # whether the selector waits until it takes more
     hung_up: float | None = None  # when its socket ended
     reason: str = ""
 
@@ -69,6 +70,8 @@ class LocalEngine:
         self._alarm.setblocking(False)
         self._bell.setblocking(False)
         self._selector.register(self._alarm, selectors.EVENT_READ, None)
+        self._limited: set[int] = set()  # executors with a memory limit
+        self._silent: set[int] = set()  # executors whose sockets have ended
         self._stillborn: list[Event] = []
         self._next_memory_check = 0.0
         self._path = json.dumps([os.path.abspath(entry or ".") for entry in sys.path]).encode()
@@ -107,6 +110,8 @@ class LocalEngine:
         ours.setblocking(False)
         process = _Process(launch, popen, os.pidfd_open(popen.pid), ours, log)
         self._processes[launch.serial] = process
+        if launch.need.mem:
+            self._limited.add(launch.serial)
         self._selector.register(ours, selectors.EVENT_READ, process)
         self._selector.register(process.pidfd, selectors.EVENT_READ, process)
         self._write(process, len(self._path).to_bytes(8, "little") + self._path)
@@ -132,8 +137,7 @@ class LocalEngine:
             process = key.data
             if process is None:
                 with suppress(BlockingIOError):
-                    while self._alarm.recv(4096):
-                        pass
+                    self._alarm.recv(4096)
             elif process.launch.serial not in self._processes:
                 continue  # buried a moment ago
             elif key.fd == process.pidfd:
@@ -193,10 +197,10 @@ class LocalEngine:
             pass
         except OSError:  # it is dying; its end is reported in its own time
             unsent.clear()
-        if process.hung_up is None:
+        if process.hung_up is None and process.writable != bool(unsent):
+            process.writable = bool(unsent)
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-            if self._selector.get_key(process.sock).events != wanted:
-                self._selector.modify(process.sock, wanted, process)
+            self._selector.modify(process.sock, wanted, process)
 
     def _read(self, process: _Process, events: list[Event]) -> bool:
         """Read once; False where there was nothing."""
@@ -210,6 +214,7 @@ class LocalEngine:
             if process.hung_up is None:
                 self._selector.unregister(process.sock)
                 process.hung_up = time.monotonic()
+                self._silent.add(process.launch.serial)
             return False
         serial = process.launch.serial
         events.extend(Event(serial, message) for message in process.frames.feed(data))
@@ -231,32 +236,34 @@ class LocalEngine:
         os.close(process.pidfd)
         process.sock.close()
         del self._processes[serial]
+        self._limited.discard(serial)
+        self._silent.discard(serial)
         how = process.reason or describe_exit(status)
         events.append(Event(serial, Lost(how, log_tail(process.log))))
 
     def _bounded(self, timeout: float | None) -> float | None:
         limits = [timeout] if timeout is not None else []
-        if any(process.launch.need.mem for process in self._processes.values()):
+        if self._limited:
             limits.append(_MEMORY_CHECK_S)
-        if any(process.hung_up for process in self._processes.values()):
+        if self._silent:
             limits.append(_EXIT_GRACE_S / 4)
         return min(limits, default=None)
 
     def _check_memory(self) -> None:
-        limited = {p.popen.pid: p for p in self._processes.values() if p.launch.need.mem}
         now = time.monotonic()
-        if not limited or now < self._next_memory_check:
+        if not self._limited or now < self._next_memory_check:
             return
         self._next_memory_check = now + _MEMORY_CHECK_S
+        limited = {self._processes[serial].popen.pid: serial for serial in self._limited}
         for pid, used in anonymous_memory(set(limited)).items():
-            launch = limited[pid].launch
+            launch = self._processes[limited[pid]].launch
             if used > launch.need.mem:
                 limit, held = format_size(launch.need.mem), format_size(used)
                 self.kill(launch.serial, f"out of memory: it held {held} of mem={limit}")
 
     def _kill_silent(self) -> None:
         """An executor that closed its socket but lives on can't be reached any more."""
-        for process in self._processes.values():
-            silent = process.hung_up
-            if silent is not None and time.monotonic() - silent > _EXIT_GRACE_S:
-                self.kill(process.launch.serial, "closed its connection")
+        for serial in self._silent:
+            since = self._processes[serial].hung_up
+            if since is not None and time.monotonic() - since > _EXIT_GRACE_S:
+                self.kill(serial, "closed its connection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 from forage.app.cache import Directory, open_directory
 from forage.app.capacity import local_node
@@ -36,6 +37,8 @@ def _open_ray(site: Site) -> tuple[Engine, Directory]:
             "engine 'ray' needs Ray, which isn't installed",
             remedy="pip install 'forage-rl[ray]'",
         )
+    # A question that comes too late, after the app has left its cluster, must not start another.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     from forage.app.engines.ray.engine import open_ray  # Ray is an extra, and slow to import
 
     return open_ray(site)

@@ -31,7 +31,7 @@ def load_atlas(heldout: int = 200, *, salt: str = "atlas") -> DataSet:
     chosen += [question for question in held if question.kind == "2hop"][: heldout - one_hop]
     if len(chosen) < heldout:
         raise ValueError(f"heldout is {heldout}, but atlas can hold out {len(chosen)} of that mix")
-    trained = _questions(by_hash[HELDOUT_COUNTRIES:], salt)
+    trained = _for_training(_questions(by_hash[HELDOUT_COUNTRIES:], salt))
     return DataSet("atlas", tuple(trained), tuple(chosen), tuple(passages(countries)))
 
 
@@ -54,6 +54,14 @@ def _questions(countries: list[Country], salt: str) -> list[Question]:
     """Every question about `countries`, in the order of their hashes."""
     questions = [question for country in countries for question in _about(country)]
     return sorted(questions, key=lambda question: _digest(salt, question.text))
+
+
+def _for_training(questions: list[Question]) -> list[Question]:
+    """As many questions with two hops as with one: a policy must also learn when to stop."""
+    one_hop = sum(question.kind == "1hop" for question in questions)
+    two_hop = [question for question in questions if question.kind == "2hop"][:one_hop]
+    kept = {question.id for question in two_hop}
+    return [question for question in questions if question.kind == "1hop" or question.id in kept]
 
 
 def _about(country: Country) -> Iterator[Question]:

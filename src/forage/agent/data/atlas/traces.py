@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from forage.agent.data.atlas.facts import ATTRIBUTES, Country, attribute_sentence, city_sentence
 from forage.agent.data.atlas.questions import (
-    ONE_HOP_SHARE,
     attribute_question,
     city_question,
     two_hop_question,
@@ -23,10 +22,13 @@ from forage.agent.types import Passage
 
 Search = Callable[[str], Sequence[Passage]]
 
+KINDS = {"2hop": 0.6, "city": 0.25, "attribute": 0.15}
+"""Shares of the kinds of question: two hops; the country of a city; a country's attribute."""
+
 GUESS_SHARE = 0.2
 """Of the examples: answer without a search."""
 
-SECOND_SEARCH_SHARE = 0.15
+SECOND_SEARCH_SHARE = 0.2
 """Of the two-hop examples that search: search a second time."""
 
 WRONG_QUERY_SHARE = 0.05
@@ -71,11 +73,12 @@ class TraceWriter:
         """One example about a random fact."""
         city, country = self._rng.choice(list(self._country_of.items()))
         column = self._rng.randrange(len(ATTRIBUTES))
+        (kind,) = self._rng.choices(list(KINDS), list(KINDS.values()))
         self._parts = []
-        if self._rng.random() >= ONE_HOP_SHARE:
+        if kind == "2hop":
             question = two_hop_question(ATTRIBUTES[column], city)
             self._two_hops(city, column)
-        elif self._rng.random() < 0.5:
+        elif kind == "city":
             question = city_question(city)
             self._one_hop_city(city)
         else:
