@@ -13,7 +13,7 @@ ONE_HOP_SHARE = 0.2
 """Of the held-out questions; the rest need two searches."""
 
 
-def load_atlas(heldout: int = 200, *, salt: str = "atlas") -> DataSet:
+def load_atlas(heldout: int = 200, *, salt: str = "held out") -> DataSet:
     """The data set, its held-out questions about countries that training never asks about.
 
     Args:
