@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= runs/quickstart
 
-.PHONY: quickstart quickstart-control test test-slow test-gpu test-soak lint bench clean
+.PHONY: quickstart quickstart-control test test-slow test-gpu test-soak lint bench bench-app clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,6 +36,9 @@ lint: .venv/installed  ## style, types, and the floor plan
 
 bench: .venv/installed  ## speeds, each beside something real in the same run
 	for file in bench/*.py; do $(BIN)/python $$file || exit 1; done
+
+bench-app: .venv/installed  ## the runtime beside plain Ray actors
+	$(BIN)/python bench/app.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -125,9 +125,10 @@ def test_executors_see_their_gpus_and_threads(start: Callable[..., app.App]) -> 
     assert none.environment.remote(*names).result() == ["", "1"]
 
 
-def test_gang_members_get_distinct_gpus(start: Callable[..., app.App]) -> None:
+def test_gang_members_get_distinct_gpus(start: Callable[..., app.App], engine: str) -> None:
     start("cpu=8,gpu=2")
-    gang = Rank.options(resreq="cpu=1,gpu=0.5", autoscale=False, warmup=2).remote()
+    share = "gpu=1" if engine == "ray" else "gpu=0.5"  # on Ray they need whole ones
+    gang = Rank.options(resreq=f"cpu=1,{share}", autoscale=False, warmup=2).remote()
     assert sorted(gang.visible.broadcast().result()) == ["0", "1"]
 
 

@@ -241,8 +241,8 @@ def init(
         run_dir: folder for `events.jsonl` and executors' `logs/`; if None, a temporary one that
             goes with the app.
         cache: shared memory that the object cache may hold before it spills to disk, `16g`.
-        address: of a running Ray cluster, `host:port` or `auto`; if None, engine `ray` starts one
-            on this machine, which ends with the app.
+        address: of a running Ray cluster, `host:port` or `auto`; if None, that in `RAY_ADDRESS`.
+            Without any, engine `ray` starts one on this machine, which ends with the app.
         install: have the nodes of a cluster install the project's declared dependencies; if
             False, what is missing there is named. (Engine `local` uses this environment.)
 

@@ -167,7 +167,17 @@ class TrainConfig:
         may_change=True,
     )
     engine: str = _option(
-        "local", "executors", "where executors run", choices=("local",), may_change=True
+        "local",
+        "executors",
+        "where executors run: processes of this machine, or a Ray cluster",
+        choices=("local", "ray"),
+        may_change=True,
+    )
+    address: str | None = _option(
+        None,
+        "executors",
+        "Ray cluster to join, `auto` or host:port; without it, engine ray starts one here",
+        may_change=True,
     )
     max_batch: int = _option(
         256, "executors", "samples that an executor generates at once", at_least=1, may_change=True

@@ -19,7 +19,7 @@ def trainer_resources(config: TrainConfig) -> str:
 
 def _fair_part(config: TrainConfig, flag: str) -> str:
     """One CPU, and of this machine's GPUs a whole one, or as large a part as lets all fit."""
-    if config.engine != "local":
+    if config.address is not None:
         raise UserError(f"{flag} is not given; a cluster has to be asked, as with cpu=8,gpu=1")
     gpus = len(local_node(config.resources).gpus)
     if gpus == 0:

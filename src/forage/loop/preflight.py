@@ -83,7 +83,7 @@ def check_agent(config: TrainConfig) -> None:
 
 
 def check_fit(config: TrainConfig, trainers: int) -> str:
-    """Whether all executors fit on this machine at once; returns the arithmetic.
+    """Whether all executors fit on this machine at once, if they run here; the arithmetic.
 
     Args:
         config: names the resources of each executor, and the rollouts.
@@ -92,12 +92,10 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     Raises:
         UserError: with the same arithmetic if they don't.
     """
+    if config.address is not None and config.engine != "ray":
+        raise UserError(f"--address {config.address} names a Ray cluster; add --engine ray")
     rollout = _need("rollout_resources", rollout_resources(config))
     trainer = _need("trainer_resources", trainer_resources(config))
-    try:
-        node = local_node(config.resources)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"--resources: {error}") from None
     parts = [f"{config.rollouts} x rollout ({rollout})"]
     parts += [f"{trainers} x trainer ({trainer})"] if trainers else []
     asked = _amounts(
@@ -105,6 +103,12 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
         trainer.mem * trainers + rollout.mem * config.rollouts,
         trainer.milligpu * trainers + rollout.milligpu * config.rollouts,
     )
+    if config.address is not None:
+        return f"{' + '.join(parts)} = {asked}; the cluster is asked once it is joined"
+    try:
+        node = local_node(config.resources)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--resources: {error}") from None
     there = _amounts(node.millicpu, node.mem, 1000 * len(node.gpus))
     arithmetic = f"{' + '.join(parts)} = {asked}; this machine has {there}"
     room = Room.of([node])

@@ -31,7 +31,12 @@ def evaluate_target(target: Target, config: TrainConfig) -> EvalRecord:
     fetch_model(target.model)
     with (
         tempfile.TemporaryDirectory(prefix="forage-") as folder,
-        app.init("forage-eval", engine=config.engine, resources=config.resources),
+        app.init(
+            "forage-eval",
+            engine=config.engine,
+            address=config.address,
+            resources=config.resources,
+        ),
     ):
         retriever = retriever_of(config, data, Path(folder))
         rollouts = open_rollouts(config, target.model, retriever)

@@ -38,7 +38,11 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
         if config.model is not None:
             fetch_model(config.model)
         with app.init(
-            "forage-train", engine=config.engine, resources=config.resources, run_dir=run.path
+            "forage-train",
+            engine=config.engine,
+            address=config.address,
+            resources=config.resources,
+            run_dir=run.path,
         ):
             model = config.model or _warm_started(config, run, observer)
             observer.phase("starting executors")

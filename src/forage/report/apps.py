@@ -95,8 +95,9 @@ def _row(session: Mapping[str, Any]) -> Sequence[str]:
 
 def _executor(session: Mapping[str, Any], one: Mapping[str, Any]) -> Sequence[str]:
     rank = f"rank {one['rank']}" if session["kind"] == "gang" else ""
+    process = f"pid {one['pid']}"
     gpus = f"gpu {','.join(one['gpus'])}" if one["gpus"] else ""
-    return one["executor"], rank, one["phase"], gpus, ", ".join(one["calls"])
+    return one["executor"], rank, one["phase"], process, gpus, ", ".join(one["calls"])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

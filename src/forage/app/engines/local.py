@@ -35,7 +35,7 @@ from forage.app.placement import Node
 from forage.app.resources import Resources, format_size
 from forage.app.wire import Frames, frame
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16  # Python allocates as much for every read, and larger blocks cost a mapping
 _MEMORY_CHECK_S = 1.0
 _EXIT_GRACE_S = 2.0  # between the end of an executor's socket and the end of its process
 

@@ -60,6 +60,8 @@ def main() -> None:
     from reaper import kill_marked  # type: ignore[import-not-found]  # it lies beside this file
 
     orders: Orders = json.load(sys.stdin)
+    if os.fork():  # Ray kills the children of a worker that ends: this must be nobody's child
+        os._exit(0)
     with socket.create_connection((orders["host"], orders["port"])) as driver:
         driver.sendall(bytes.fromhex(orders["greeting"]))
         held = _watch(orders, driver)
