@@ -83,7 +83,7 @@ def run_dir(tmp_path: Path) -> Path:
 def start(engine: str, run_dir: Path) -> Iterator[Callable[..., app.App]]:
     """Starts the app of a test, with 8 CPUs whatever the machine has; it ends with the test."""
 
-    def start_app(resources: str = "cpu=8", **options: Any) -> app.App:
+    def start_app(resources: str = "cpu=8,gpu=0", **options: Any) -> app.App:
         return app.init("contract", engine=engine, resources=resources, run_dir=run_dir, **options)
 
     yield start_app

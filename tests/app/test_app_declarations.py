@@ -173,7 +173,7 @@ def test_the_runtime_imports_no_numerical_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_only_user_code_decides_what_executors_import(running: app.App) -> None:
+def test_only_user_code_decides_what_executors_import(running: app.App, engine: str) -> None:
     modules = Worker.remote().modules.remote().result()
-    assert "numpy" not in modules
+    assert "numpy" not in modules or engine == "ray"  # whose workers import it themselves
     assert "pytest" not in modules

@@ -19,7 +19,7 @@ from forage.app import fleet
 def test_status_is_plain_data_about_sessions_and_resources(
     start: Callable[..., app.App], tmp_path: Path
 ) -> None:
-    start("cpu=4,mem=1g")
+    start("cpu=4,mem=1g,gpu=0")
     worker = Worker.options(resreq="cpu=2", warmup=1).remote()
     gate = tmp_path / "gate"
     running = worker.wait_for.remote(str(gate))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -138,11 +139,12 @@ def test_with_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     environment = _programs(tmp_path, srun=SRUN, forage=FORAGE)
     small = {"NODE_CPUS": "1", "NODE_GPUS": "0", "NODE_MEMORY": "500000000"}
-    small |= {"NODE_OBJECT_STORE": "100000000", "RAY_TMPDIR": str(tmp_path)}
+    small["NODE_OBJECT_STORE"] = "100000000"
     with socket.socket() as free:
         free.bind(("", 0))
         small["PORT"] = str(free.getsockname()[1])
-    job = _run(tmp_path, {**environment, **small})
-    output, _ = job.communicate(timeout=240)
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # paths of sockets must be
+        job = _run(tmp_path, {**environment, **small, "RAY_TMPDIR": short})
+        output, _ = job.communicate(timeout=240)
     assert job.returncode == 0, output
     assert _calls(tmp_path)[-1] == "2"

@@ -59,12 +59,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     cluster.shutdown()
 
 
-def demanded() -> str:
-    """The placement groups that the autoscaler sees waiting."""
-    from ray.experimental.internal_kv import _internal_kv_get
+def demanded() -> list[list[dict[str, float]]]:
+    """The bundles of the placement groups that wait: what Ray reports to its autoscaler."""
+    from ray.util import placement_group_table
 
-    report = json.loads(_internal_kv_get(b"__autoscaling_status") or b"{}")
-    return json.dumps(report.get("load_metrics_report", {}).get("pg_demand", []))
+    waiting = [g for g in placement_group_table().values() if g["state"] == "PENDING"]
+    return [list(group["bundles"].values()) for group in waiting]
 
 
 def test_what_sessions_lack_is_seen_until_nodes_come(
@@ -76,11 +76,11 @@ def test_what_sessions_lack_is_seen_until_nodes_come(
         with caplog.at_level(logging.WARNING, logger="forage.app"):
             gang = Rank.options(resreq="cpu=2").remote()
         assert "waits until the cluster has grown" in caplog.text
-        until(lambda: demanded().count('"CPU": 2.0') == 2, 60)
+        until(lambda: demanded() == [[{"CPU": 2.0}] * 2], 60)
         calls = [Worker.options(resreq="cpu=3").remote().pid.remote() for _ in range(2)]
-        until(lambda: demanded().count('"CPU": 3.0') > 0, 60)
+        until(lambda: [{"CPU": 3.0}] in demanded(), 60)
         for cpus in (4, 3):
             cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20)
         assert gang.generation.broadcast().result(120) == [0, 0]
         assert len({call.result(120) for call in calls}) == 2
-        until(lambda: demanded() == "[]", 60)
+        until(lambda: not demanded(), 60)
