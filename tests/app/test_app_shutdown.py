@@ -32,7 +32,7 @@ DRIVER = """
     pids = gang.pid.broadcast().result() + [worker.spawn_child.remote().result()]
     pids += [f.result() for f in [worker.sleep.remote(0.2) for _ in range(3)]]
     app.put(np.ones(1_000_000), "kept")
-    (folder / "cache").write_text("\n".join(map(str, running.directory.places.folders)))
+    (folder / "cache").write_text(":".join(map(str, running.directory.places.folders)))
     (folder / "pids").write_text(" ".join(map(str, {{*pids}})))
     calls = [worker.sleep.remote(30) for _ in range(4)]
     (folder / "ready").touch()
@@ -170,7 +170,7 @@ def test_ctrl_c_ends_within_seconds(engine: str, tmp_path: Path, end: str) -> No
 def test_nothing_survives_the_drivers_death(engine: str, tmp_path: Path) -> None:
     driver = start_driver(tmp_path, engine, "time.sleep(60)")
     until(lambda: (tmp_path / "ready").exists(), 60)
-    cache = [Path(line) for line in (tmp_path / "cache").read_text().splitlines()]
+    cache = [Path(line) for line in (tmp_path / "cache").read_text().split(":") if line]
     assert len(marked(tmp_path / "pids")) >= 4
     assert any(list(folder.iterdir()) for folder in cache) or engine == "ray"
     driver.kill()

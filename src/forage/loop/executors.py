@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forage.app.capacity import local_node
+from forage.app.placement import Node
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
 
@@ -17,11 +18,19 @@ def trainer_resources(config: TrainConfig) -> str:
     return config.trainer_resources or _fair_part(config, "--trainer-resources")
 
 
+def this_machine(config: TrainConfig) -> Node:
+    """What the run may use of this machine."""
+    try:
+        return local_node(config.resources)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--resources: {error}") from None
+
+
 def _fair_part(config: TrainConfig, flag: str) -> str:
     """One CPU, and of this machine's GPUs a whole one, or as large a part as lets all fit."""
     if config.address is not None:
         raise UserError(f"{flag} is not given; a cluster has to be asked, as with cpu=8,gpu=1")
-    gpus = len(local_node(config.resources).gpus)
+    gpus = len(this_machine(config).gpus)
     if gpus == 0:
         return "cpu=1"
     sharing = -(-(config.rollouts + config.trainers) // gpus)

@@ -11,13 +11,12 @@ from forage.agent.data import load_dataset
 from forage.agent.prompts import prompt_parts
 from forage.agent.rewards import resolve_reward
 from forage.agent.types import DataSet
-from forage.app.capacity import local_node
 from forage.app.placement import Room
 from forage.app.resources import Resources, format_milli, format_size, parse_resreq
 from forage.errors import UserError
 from forage.loop.checkpoint import newest_checkpoint
 from forage.loop.config import TrainConfig, flag
-from forage.loop.executors import rollout_resources, trainer_resources
+from forage.loop.executors import rollout_resources, this_machine, trainer_resources
 from forage.loop.modelfiles import check_model
 from forage.loop.rundir import RunDir, check_out
 
@@ -105,10 +104,7 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     )
     if config.address is not None:
         return f"{' + '.join(parts)} = {asked}; the cluster is asked once it is joined"
-    try:
-        node = local_node(config.resources)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"--resources: {error}") from None
+    node = this_machine(config)
     there = _amounts(node.millicpu, node.mem, 1000 * len(node.gpus))
     arithmetic = f"{' + '.join(parts)} = {asked}; this machine has {there}"
     room = Room.of([node])
