@@ -120,6 +120,7 @@ def test_the_sound_command_is_sound(place: Path) -> None:
             {
                 "--rollouts": "14",
                 "--rollout-resources": "cpu=1,gpu=1",
+                "--trainer-resources": "cpu=1",
                 "--resources": "cpu=32,gpu=8",
             },
             "does not fit: 14 x rollout (cpu=1,gpu=1) + 1 x trainer (cpu=1) = cpu=15",
