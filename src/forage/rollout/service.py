@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from forage.rollout.sample import Sample
+    from forage.weights.subscribe import Subscriber
 
 SEARCH_THREADS = 16
 """Searches under way at once in one executor."""
@@ -114,7 +115,7 @@ class Rollout:
         self._retriever = open_retriever(config.retriever)
         self._searchers = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
         self._reward = resolve_reward(config.reward)
-        self._version = 0
+        self._subscriber: Subscriber | None = None
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answer the request's questions with the policy of its weight version."""
@@ -134,11 +135,11 @@ class Rollout:
             self._searchers,
             top_k=self._config.top_k,
             max_batch=self._config.max_batch,
-            version=self._version,
+            version=request.weight_version,
         ).run(work)
         return GenerateResult(
             trajectories=tuple(self._score(sample) for sample, _, _ in work),
-            weight_version=self._version,
+            weight_version=request.weight_version,
             generate_s=time.perf_counter() - synced,
             sync_s=synced - started,
             synced_bytes=synced_bytes,
@@ -146,18 +147,24 @@ class Rollout:
 
     def _sync(self, request: GenerateRequest) -> int:
         """Hold exactly the version that the request asks for; returns the bytes fetched."""
-        from forage.weights.subscribe import Subscriber
+        from forage.weights.subscribe import DigestMismatch, Subscriber
 
-        if request.weight_version == self._version:
+        if request.manifest is None:
             return 0
-        assert request.manifest is not None
-        if self._version == 0:
+        if self._subscriber is None:
             self._subscriber = Subscriber(request.manifest)
+        if self._subscriber.version == request.weight_version:
+            return 0
         before = self._subscriber.bytes_fetched
-        staged = self._subscriber.fetch(request.weight_version)
-        self._subscriber.apply(staged, self._tensors)
-        self._version = request.weight_version
+        try:
+            self._apply(self._subscriber, request.weight_version)
+        except DigestMismatch:
+            # It holds no version now and fetches whole tensors.
+            self._apply(self._subscriber, request.weight_version)
         return self._subscriber.bytes_fetched - before
+
+    def _apply(self, subscriber: Subscriber, version: int) -> None:
+        subscriber.apply(subscriber.fetch(version), self._tensors)
 
     def _sample(
         self, request: GenerateRequest, question: Question, index: int

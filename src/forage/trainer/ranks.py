@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -51,14 +50,3 @@ class Ranks:
         found: list[NDArray[np.float32] | None] = [None] * self.size
         dist.all_gather_object(found, values)
         return np.concatenate([part for part in found if part is not None])
-
-    def close(self) -> None:
-        """Leave the group."""
-        if self.size > 1:
-            dist.destroy_process_group()
-
-
-@contextmanager
-def alone(device: torch.device | None = None) -> Iterator[Ranks]:
-    """A group of one."""
-    yield Ranks(0, 1, "", device or torch.device("cpu"))
