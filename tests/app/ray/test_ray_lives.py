@@ -165,6 +165,16 @@ def test_an_address_is_for_ray_only() -> None:
         app.init("lost", engine="local", address="auto")
 
 
+def test_a_process_that_uses_ray_already_keeps_it(cluster: Any) -> None:
+    import ray
+
+    ray.init(address=cluster.head_node.address, log_to_driver=False)
+    with pytest.raises(app.AppError, match="uses Ray already"):
+        app.init("second", engine="ray")
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
 def test_one_process_runs_apps_one_after_the_other(start: Callable[..., app.App]) -> None:
     """Each leaves the cluster; of its files nothing is left but a socket of Ray for each actor."""
     open_files = []

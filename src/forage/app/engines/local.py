@@ -27,6 +27,7 @@ from forage.app.engines.base import Demand, Event, Launch, Lost
 from forage.app.engines.processes import (
     anonymous_memory,
     describe_exit,
+    dismiss_reaper,
     log_tail,
     start_reaper,
     thread_environment,
@@ -163,8 +164,7 @@ class LocalEngine:
         for process in list(self._processes.values()):
             self._bury(process, [])
         reaper.kill_marked(f"FORAGE_APP={self._token}")
-        with suppress(BrokenPipeError):
-            self._reaper.communicate(b"x")
+        dismiss_reaper(self._reaper)
         self._selector.close()
         self._alarm.close()
         self._bell.close()

@@ -39,6 +39,6 @@ def _open_ray(site: Site) -> tuple[Engine, Directory]:
         )
     # A question that comes too late, after the app has left its cluster, must not start another.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    from forage.app.engines.ray.engine import open_ray  # Ray is an extra, and slow to import
+    from forage.app.engines.ray.opening import open_ray  # Ray is an extra, and slow to import
 
     return open_ray(site)

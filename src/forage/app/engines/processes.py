@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _TAIL_BYTES = 8192
@@ -39,6 +40,12 @@ def start_reaper(token: str, folders: Sequence[Path]) -> subprocess.Popen[bytes]
         start_new_session=True,
         cwd="/",
     )
+
+
+def dismiss_reaper(reaper: subprocess.Popen[bytes]) -> None:
+    """Tell a reaper that there is nothing to do, and wait until it is gone."""
+    with suppress(BrokenPipeError):
+        reaper.communicate(b"x")
 
 
 def describe_exit(status: int) -> str:

@@ -37,13 +37,8 @@ def connect(site: Site, package: Package, archive: Path, namespace: str) -> None
 
     Raises:
         ValueError: the address is none that a driver can use.
-        AppError: nothing answers there, or this process uses Ray already.
+        AppError: nothing answers there.
     """
-    if ray.is_initialized():
-        raise AppError(
-            "this process uses Ray already",
-            remedy="let app.init start or join the cluster: call ray.shutdown() first",
-        )
     runtime_env: dict[str, Any] = {"working_dir": str(archive)}
     if site.install and package.requirements:
         runtime_env["pip"] = {"packages": list(package.requirements), "pip_check": False}
@@ -60,7 +55,6 @@ def connect(site: Site, package: Package, archive: Path, namespace: str) -> None
     try:
         ray.init(**options, **where)
     except Exception as error:  # of whatever type: Ray's own don't leave the engine
-        ray.shutdown()
         what = f"can't join Ray at {address!r}" if address else "can't start Ray"
         raise AppError(what, why=reason(error)) from None
 

@@ -7,62 +7,36 @@ of the app's own, so that a call costs no more than it does there.
 
 from __future__ import annotations
 
-import tempfile
+import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util import remove_placement_group
 
-from forage.app.cache.directory import Directory
 from forage.app.engines.base import Demand, Event, Launch, Lost, Site
-from forage.app.engines.processes import log_tail, start_reaper
+from forage.app.engines.processes import dismiss_reaper, log_tail
 from forage.app.engines.ray import actors, cluster
 from forage.app.engines.ray.channels import EXECUTOR, WITNESS, News, Switchboard
 from forage.app.engines.ray.demand import DemandBoard
 from forage.app.engines.ray.member import Member
 from forage.app.engines.ray.seat import Seat, Unfit
-from forage.app.engines.ray.store import RayPlaces
 from forage.app.engines.witness import KILL
 from forage.app.errors import AppError
-from forage.app.packaging import Package, packaged
+from forage.app.packaging import Package
 from forage.app.placement import Node
-from forage.app.resources import Resources, parse_amounts
+from forage.app.resources import Resources
 from forage.app.wire import frame
 
 _LOOK_S = 1.0  # how often the cluster's nodes are looked at
-_START_S = 600.0  # what nodes may take to make the project's environment
 _GRACE_S = 3.0  # between the first sign of an executor's end and pressing it
 _LAST_WORD_S = 15.0  # what a witness has to tell it all, once Ray says that its executor is gone
 _CLOSE_S = 10.0
-
-
-def open_ray(site: Site) -> tuple[RayEngine, Directory]:
-    """Join or start the cluster of an app; raises `AppError` or `ValueError` where that fails."""
-    if site.resources is not None:
-        parse_amounts(site.resources)
-    package = packaged()
-    with tempfile.TemporaryDirectory(prefix="forage-package-") as folder:
-        archive = Path(folder) / "project.zip"
-        package.write(archive)
-        cluster.connect(site, package, archive, site.token)
-    try:
-        keeper = actors.start_keeper(f"keeper-{site.token}")
-        ray.get(keeper.find.remote(""), timeout=_START_S)
-        places = RayPlaces(site.app, f"keeper-{site.token}", site.token)
-        return RayEngine(site, package, keeper), Directory(places, disk_budget=0)
-    except ray.exceptions.RayError as error:
-        ray.shutdown()
-        raise AppError("the cluster can't run this project", why=cluster.reason(error)) from None
-    except BaseException:
-        ray.shutdown()
-        raise
 
 
 class RayEngine:
@@ -70,8 +44,11 @@ class RayEngine:
 
     name = "ray"
 
-    def __init__(self, site: Site, package: Package, keeper: Any) -> None:
+    def __init__(
+        self, site: Site, package: Package, keeper: Any, reaper: subprocess.Popen[bytes]
+    ) -> None:
         self._site = site
+        self._reaper = reaper
         self._keeper = keeper
         self._requirements = () if site.install else package.requirements
         self._nodes = cluster.nodes(site.resources)
@@ -83,7 +60,6 @@ class RayEngine:
         self._forming: dict[str, list[Member]] = {}  # gangs whose members are being started
         self._news: deque[Callable[[list[Event]], None]] = deque()  # from other threads
         self._ended = threading.Event()
-        self._reaper = start_reaper(site.token, [site.run_dir] if site.temporary else [])
         keeper.stay.remote().future().add_done_callback(lambda _: self._post(self._keeper_gone))
         self._watcher = threading.Thread(target=self._watch_nodes, name="forage-nodes", daemon=True)
         self._watcher.start()
@@ -167,8 +143,7 @@ class RayEngine:
         self._board.close()
         self._watcher.join()  # after the shutdown its question would connect anew
         ray.shutdown()
-        with suppress(BrokenPipeError):
-            self._reaper.communicate(b"x")
+        dismiss_reaper(self._reaper)
 
     # Executors
 
