@@ -59,6 +59,7 @@ def test_the_same_seed_builds_the_same_model(tokenizer):
 def test_a_saved_policy_is_the_bf16_rounding_and_loads_anywhere(saved):
     model, folder = saved
     plain = AutoModelForCausalLM.from_pretrained(folder)
+    assert plain.dtype == torch.bfloat16
     ours = load_policy(str(folder), torch.float32, CPU)
     for name, parameter in model.named_parameters():
         rounded = parameter.detach().to(torch.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrai
         policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=torch.float32)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
+    if Path(model).suffix == ".gguf":
+        _forget_quantization(policy)
     round_to_bf16(policy)
     return policy.to(device=device, dtype=dtype).eval()
 
@@ -75,12 +78,19 @@ def end_token_ids(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 def save_policy(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write weights (bf16), configuration and tokenizer in Hugging Face layout."""
     state = {name: tensor.to(torch.bfloat16) for name, tensor in policy.state_dict().items()}
-    dtype, policy.config.dtype = policy.config.dtype, torch.bfloat16
-    try:
-        policy.save_pretrained(folder, state_dict=state)
-    finally:
-        policy.config.dtype = dtype
+    policy.save_pretrained(folder, state_dict=state)
+    # transformers writes down the dtype that the model computes in.
+    config = copy.deepcopy(policy.config)
+    config.dtype = torch.bfloat16
+    config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _forget_quantization(policy: PreTrainedModel) -> None:
+    """Loading a GGUF file leaves plain weights, but a mark that forbids saving them."""
+    policy.hf_quantizer = None
+    policy.is_quantized = False
+    del policy.config.quantization_config
 
 
 def _source(model: str) -> dict[str, Any]:
