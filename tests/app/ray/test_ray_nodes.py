@@ -13,6 +13,8 @@ from ray_services import Rank, Worker
 
 from forage import app
 
+pytestmark = pytest.mark.slow  # a cluster of several nodes for each
+
 
 def test_a_gang_spans_nodes_and_meets_at_its_rendezvous(
     add_node: Callable[..., Any], start: Callable[..., app.App]
