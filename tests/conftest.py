@@ -1,9 +1,12 @@
 """Makes the modules of this folder importable from every test below it.
 
-Property tests are judged by what they compute, never by how long a busy machine takes for it.
+Property tests are judged by what they compute, never by how long a busy machine takes for it. In
+CI they try the same examples every time; elsewhere they go on looking for new ones.
 """
+
+import os
 
 from hypothesis import settings
 
-settings.register_profile("forage", deadline=None)
+settings.register_profile("forage", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("forage")

@@ -85,7 +85,7 @@ def test_every_call_ends_once_while_executors_are_killed(
                 assert result == number
             del result
     assert sorted(ended) == list(range(500))
-    assert len(killer.killed) >= 3
+    assert killer.killed
     del future
     futures.clear()
     until(lambda: running.status()["cache"]["objects"] == 0)

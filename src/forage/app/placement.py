@@ -92,11 +92,15 @@ class Room:
         self.nodes = trial.nodes
         return tuple(placements)
 
-    def reserve(self, need: Resources, count: int) -> None:
-        """Keep what there is of `count` times `need` from those who come later."""
+    def reserve(self, need: Resources, count: int, able: Sequence[str]) -> None:
+        """Keep what there is of `count` times `need` from those who come later.
+
+        Nothing is kept but on `able`, the nodes that could hold one `need` if they were empty.
+        """
         used: set[tuple[str, str]] = set()
-        for _ in range(count):
-            name, free = max(self.nodes.items(), key=lambda item: _fit(need, item[1]))
+        for _ in range(count if able else 0):
+            name = max(able, key=lambda node: _fit(need, self.nodes[node]))
+            free = self.nodes[name]
             free.millicpu = max(0, free.millicpu - need.millicpu)
             free.mem = max(0, free.mem - need.mem)
             fresh = [gpu for gpu in free.gpus if (name, gpu) not in used]

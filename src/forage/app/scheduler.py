@@ -105,6 +105,7 @@ def plan(nodes: Sequence[Node], sessions: Sequence[SessionView]) -> Plan:
 
 class _Planner:
     def __init__(self, nodes: Sequence[Node], sessions: Sequence[SessionView]) -> None:
+        self.nodes = nodes
         self.sessions = sessions
         self.room = Room.of(nodes)
         self.leaving: list[tuple[Resources, Placement]] = []  # comes back soon
@@ -150,7 +151,8 @@ class _Planner:
         for count in range(lacks, lacks - 1 if session.gang else 0, -1):
             if self._make_room(session, count, self._surplus(session.id)):
                 break
-        self.room.reserve(session.need, lacks)
+        able = [node.name for node in self.nodes if Room.of([node]).place(session.need)]
+        self.room.reserve(session.need, lacks, able)
 
     def _grow(self) -> None:
         """Elastic growth: one executor at a time to the session furthest below its target."""
@@ -196,7 +198,8 @@ class _Planner:
                 continue
             alive = [e for e in session.executors if e.phase in order and e.id not in ending]
             alive.sort(key=lambda e: (order.index(e.phase), -e.idle_s))
-            spare = max(0, self.count[session.id] - session.warmup)
+            # Those that this plan starts don't count: they can't be there in time.
+            spare = max(0, len(alive) - session.warmup)
             surplus += [(session, executor) for executor in alive[:spare]]
         surplus.sort(key=lambda pair: order.index(pair[1].phase))
         return surplus
