@@ -63,7 +63,16 @@ def test_hotpotqa(tmp_path: Path, record: dict[str, Any]) -> None:
         ),
         supporting_titles=("Brno",),
         kind="bridge",
+        evidence=(Passage("Brno", "Brno is a city."), Passage("Brno", "It lies in Czechia.")),
     )
+
+
+@pytest.mark.parametrize("number", [2, -1, "0", None])
+def test_facts_that_name_no_sentence_are_no_evidence(tmp_path: Path, number: Any) -> None:
+    facts = [["Brno", 1], ["Brno", number], ["Bern", 0]]
+    question = load_one(tmp_path, HOTPOT | {"supporting_facts": facts})
+    assert question.evidence == (Passage("Brno", "It lies in Czechia."),)
+    assert question.supporting_titles == ("Brno", "Bern")
 
 
 def test_musique(tmp_path: Path) -> None:

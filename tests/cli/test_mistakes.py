@@ -21,13 +21,25 @@ RECORDS = [
 ]
 
 
+SHAPE = {
+    "num_hidden_layers": 36,
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+"""Of a model of 3 billion parameters."""
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a sound model, data file and configuration."""
     model = tmp_path / "model"
     model.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (model / name).touch()
+    (model / "config.json").write_text(json.dumps(SHAPE))
+    (model / "tokenizer.json").touch()
     (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     lines = [json.dumps(record) + "\n" for record in RECORDS]
     (tmp_path / "data.jsonl").write_text("".join(lines))
@@ -87,6 +99,16 @@ def test_the_sound_command_is_sound(place: Path) -> None:
     assert not (place / "out").exists()
 
 
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="a GPU here is answered for instead")
+def test_a_dry_run_says_what_a_trainer_needs_of_a_gpu(place: Path) -> None:
+    words = [word for pair in SOUND.items() for word in pair]
+    lines = _forage(place, "train", *words, "--dry-run").stdout.splitlines()
+    small, large = (line for line in lines if line.startswith("# memory in GiB: trainer, "))
+    assert "24 GiB GPU: weights 5.7 + reference 5.7 + " in small
+    assert "optimizer on the CPU (46.0 GiB of the host's memory)" in small
+    assert "80 GiB GPU: weights 5.7 + reference 5.7 + masters, gradient and Adam 46.0" in large
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -98,6 +120,10 @@ def test_the_sound_command_is_sound(place: Path) -> None:
         ({"--steps": "ten"}, "--steps is 'ten'; expected a whole number"),
         ({"--learning-rate": "0"}, "--learning-rate is 0.0; it must be greater than 0"),
         ({"--stepz": "3"}, "unknown flag --stepz; did you mean --steps?"),
+        (
+            {"--trainers": "3", "--shard": "2"},
+            "--trainers 3 is not divisible by --shard 2; every copy of the model",
+        ),
         ({"--model": None}, "no model to train; give --model, or try --preset quickstart"),
         ({"--model": "absent"}, "--model absent: does not exist"),
         ({"--model": "data.jsonl"}, "--model data.jsonl: neither a folder nor a .gguf file"),
@@ -152,6 +178,11 @@ def test_bad_flags(place: Path, changes: dict[str, str | None], message: str) ->
 def test_incomplete_models(place: Path, broken: str, message: str) -> None:
     (place / "model" / broken).unlink()
     assert message in _train(place, {})
+
+
+def test_a_damaged_configuration_of_a_model(place: Path) -> None:
+    (place / "model" / "config.json").write_text('{"hidden_size": ')
+    assert _train(place, {}) == "--model model: model/config.json can't be read as JSON"
 
 
 @pytest.mark.parametrize(

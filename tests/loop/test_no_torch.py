@@ -24,9 +24,11 @@ def test_the_driver_and_its_services_import_no_torch() -> None:
     modules = [
         "loop.train",
         "loop.standalone",
+        "loop.warmstart",
         "loop.export",
         "report.summary",
         "report.progress",
+        "report.start",
         "cli.main",
     ]
     imports = "; ".join(f"import forage.{module}" for module in modules)

@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forage.agent.prompts import prompt_parts
+from forage.agent.rewards import resolve_reward
+from forage.app.placement import Node, Room
+from forage.app.resources import parse_resreq
 from forage.errors import UserError
 from forage.loop.config import (
     DEFAULTS,
@@ -78,6 +82,27 @@ def test_presets_hold_known_keys_and_sound_values(name: str) -> None:
     config = with_values(TrainConfig(), read_preset(name), name)
     assert config != TrainConfig()
     assert config.prompts_per_step % config.prompts_per_task == 0
+    prompt_parts(config.prompt, "")
+    resolve_reward(config.reward)
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("search-r1", 16), ("one-gpu-3b", 1)])
+def test_presets_that_name_gpus_ask_for_that_many(name: str, gpus: int) -> None:
+    config = with_values(TrainConfig(), read_preset(name), name)
+    asked = [parse_resreq(config.rollout_resources or "")] * config.rollouts
+    asked += [parse_resreq(config.trainer_resources or "")] * config.trainers
+    assert sum(each.milligpu for each in asked) == 1000 * gpus
+    room = Room.of([Node("here", 1000 * 1000, 1 << 50, tuple(map(str, range(gpus))))])
+    for each in asked:
+        placement = room.place(each)
+        assert placement is not None
+        room.take(each, placement)
+
+
+def test_the_preset_of_the_reference_is_its_run() -> None:
+    config = with_values(TrainConfig(), read_preset("search-r1"), "search-r1")
+    assert (config.prompts_per_step, config.group_size, config.prompts_per_task) == (70, 5, 5)
+    assert (config.rollouts, config.trainers, config.max_searches) == (14, 2, 4)
 
 
 def test_choices_are_what_the_registries_hold() -> None:

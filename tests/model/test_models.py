@@ -81,7 +81,7 @@ def test_rounding_twice_changes_nothing(tokenizer):
 def test_end_tokens_come_from_the_generation_config_and_the_tokenizer(saved, tokenizer):
     model, _ = saved
     model.generation_config.eos_token_id = [7, 8]
-    assert end_token_ids(model, tokenizer) == {7, 8, tokenizer.eos_token_id}
+    assert end_token_ids(model.generation_config, tokenizer) == {7, 8, tokenizer.eos_token_id}
 
 
 def test_a_folder_without_a_model_is_one_clear_line(tmp_path):

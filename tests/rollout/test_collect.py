@@ -13,7 +13,7 @@ import torch
 from forage.agent.retrieval import open_retriever
 from forage.agent.retrieval.bm25 import build_index
 from forage.agent.types import Passage, Question
-from forage.rollout.collect import Collector
+from forage.rollout.collect import Collector, Work
 from forage.rollout.draws import stream
 from forage.rollout.sample import Limits, Sample, TokenText
 from forage.rollout.torch_engine import TorchEngine
@@ -41,12 +41,10 @@ def collect(model, tokenizer, retriever, count=12, max_batch=8, seed=0):
         question = Question(f"q{index}", "a", ("b",))
         prompt = [4 + index % 5, 7]
         sample = Sample(question, 0, prompt, text, LIMITS, ends)
-        work.append((sample, prompt, stream(seed, "test", 1, question.id, 0)))
+        work.append(Work(sample, prompt, stream(seed, "test", 1, question.id, 0), version=3))
     with ThreadPoolExecutor(8) as pool:
-        Collector(
-            TorchEngine(model, 1.0), retriever, pool, top_k=2, max_batch=max_batch, version=3
-        ).run(work)
-    return [sample.trajectory(0.0, 0.0, 0.0) for sample, _, _ in work]
+        Collector(TorchEngine(model, 1.0), retriever, pool, top_k=2, max_batch=max_batch).run(work)
+    return [each.sample.trajectory(0.0, 0.0, 0.0) for each in work]
 
 
 def comparable(trajectories):
@@ -121,19 +119,18 @@ def test_a_slow_search_holds_up_nobody_else(searcher, tokenizer):
                     SlowServer.release.set()
 
         work = [
-            (
+            Work(
                 Watched(Question(f"q{i}", "a", ("b",)), 0, [4, 7], text, LIMITS, ends),
                 [4, 7],
                 stream(0, "test", 1, f"q{i}", 0),
+                version=0,
             )
             for i in range(12)
         ]
         with ThreadPoolExecutor(8) as pool:
-            Collector(
-                TorchEngine(searcher, 1.0), retriever, pool, top_k=2, max_batch=12, version=0
-            ).run(work)
+            Collector(TorchEngine(searcher, 1.0), retriever, pool, top_k=2, max_batch=12).run(work)
         assert len(ended) == 12
-        assert all(sample.failure is None for sample, _, _ in work)
+        assert all(each.sample.failure is None for each in work)
     finally:
         server.shutdown()
         server.server_close()

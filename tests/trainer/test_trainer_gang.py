@@ -16,12 +16,15 @@ from forage.trainer.batch import TrainBatch
 from forage.trainer.learner import Learner, Tally
 from forage.trainer.policy import Policy
 from forage.trainer.ranks import Ranks
+from forage.trainer.scorer import Scorer
 
 
 def make_learner(ranks: Ranks) -> Learner:
+    scorer = Scorer(small_model(0))
     return Learner(
-        Policy(small_model(0), learning_rate=1e-2, weight_decay=0.0),
-        small_model(1),
+        Policy(scorer.model, learning_rate=1e-2, weight_decay=0.0),
+        scorer,
+        Scorer(small_model(1)),
         ALGORITHMS["grpo"],
         LossSettings(clip=0.2, kl=0.05),
         ranks,

@@ -15,23 +15,39 @@ from forage.rollout.torch_engine import TorchEngine
 from forage.trainer.algorithms import ALGORITHMS, LossSettings
 from forage.trainer.batch import TrainBatch
 from forage.trainer.learner import Learner, Tally
-from forage.trainer.logprobs import score
+from forage.trainer.packing import pack
 from forage.trainer.policy import Policy
 from forage.trainer.ranks import Ranks
+from forage.trainer.scorer import Scorer
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+LENGTHS = [9, 40, 12, 3, 25, 18, 30]
+
 
 def on_gpu(seed: int):
-    return small_model(seed).to("cuda", torch.bfloat16)
+    """A policy as the trainers load it: bf16 parameters, fp32 buffers."""
+    model = small_model(seed)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    return model.to(CUDA)
 
 
-def learner(model, ranks: Ranks) -> Learner:
+def learner(model, ranks: Ranks, *, fast: bool = False, recompute: int = 0, **policy) -> Learner:
+    scorer = Scorer(model)
+    if fast:
+        scorer.compile_layers()
+    scorer.recompute(recompute)
+    if ranks.shards is not None:
+        scorer.shard(ranks.shards)
     return Learner(
-        Policy(model, learning_rate=1e-2, weight_decay=0.0),
+        Policy(scorer.model, learning_rate=1e-2, weight_decay=0.0, **policy),
+        scorer,
         None,
         ALGORITHMS["grpo"],
         LossSettings(clip=0.2, kl=0.0),
@@ -41,9 +57,13 @@ def learner(model, ranks: Ranks) -> Learner:
     )
 
 
+def alone(device: torch.device) -> Ranks:
+    return Ranks(0, 1, "", device)
+
+
 def test_engine_and_trainer_agree_on_an_unchanged_policy():
     model, rows, length = on_gpu(0), 64, 40
-    engine = TorchEngine(model, temperature=1.0)
+    engine = TorchEngine(copy.deepcopy(model), temperature=1.0)
     ids = [[3, 4, 5] for _ in range(rows)]
     logprobs = [[0.0] * 3 for _ in range(rows)]
     for row in range(rows):
@@ -61,48 +81,75 @@ def test_engine_and_trainer_agree_on_an_unchanged_policy():
         np.zeros(rows, np.float32),
     )
     with torch.no_grad():
-        ours = score(model, batch, temperature=1.0).logprobs.cpu().numpy()
+        ours = Scorer(model)(pack(batch, CUDA), 1.0)[0].cpu().numpy()
     mismatch = np.abs(ours - batch.logprobs[batch.mask == 1])
     assert mismatch.mean() < 0.02
     assert np.quantile(mismatch, 0.99) < 0.1
 
 
-def test_gradient_is_that_of_the_cpu_within_bf16():
-    batch = random_batch([9, 40, 12, 3, 25], seed=8)
-    expected = learner(small_model(0), Ranks(0, 1, "", torch.device("cpu")))
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"fast": True}, id="compiled"),
+        pytest.param({"fast": True, "recompute": 1}, id="compiled, first layer computed twice"),
+        pytest.param({"optimizer_device": CPU}, id="optimizer on the CPU"),
+    ],
+)
+def test_gradient_is_that_of_the_cpu_within_bf16(options):
+    batch = random_batch(LENGTHS, seed=8)
+    expected = learner(small_model(0), alone(CPU))
     expected.accumulate(batch, Tally())
-    ours = learner(on_gpu(0), Ranks(0, 1, "", torch.device("cuda")))
+    ours = learner(on_gpu(0), alone(CUDA), **options)
     ours.accumulate(batch, Tally())
     difference = ours.policy.gradient.cpu() - expected.policy.gradient
     assert difference.norm() < 0.03 * expected.policy.gradient.norm()
+
+
+def test_optimizer_on_the_cpu_makes_the_same_policy():
+    ours = learner(on_gpu(0), alone(CUDA))
+    theirs = learner(on_gpu(0), alone(CUDA), optimizer_device=CPU)
+    for seed in range(3):
+        for each in (ours, theirs):
+            each.update(random_batch(LENGTHS, seed), minibatches=1, max_norm=1.0)
+    for name, tensor in ours.policy.tensors().items():
+        apart = (tensor - theirs.policy.tensors()[name]).float().norm()
+        assert apart < 1e-2 * tensor.float().norm()
+    for master, parameter in zip(theirs.policy.masters, theirs.policy.parameters, strict=True):
+        assert torch.equal(parameter.cpu(), master.to(torch.bfloat16))
 
 
 @app.service(resreq="cpu=1,gpu=1", autoscale=False, warmup=2)
 class Rank:
     """One trainer of two, each on a GPU of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: int) -> None:
         context = app.context()
         device = torch.device("cuda", 0)
-        self.ranks = Ranks(context.rank, context.size, context.rendezvous, device)
+        self.ranks = Ranks(context.rank, context.size, context.rendezvous, device, shard)
+        self.trainer = learner(on_gpu(0), self.ranks, fast=shard > 1)
 
     def gradient(self, shares: list[TrainBatch]):
-        trainer = learner(on_gpu(0), self.ranks)
-        trainer.accumulate(shares[self.ranks.rank], Tally())
-        return trainer.policy.gradient.cpu().numpy()
+        """The reduced gradient, of this rank's part where the policy is sharded."""
+        self.trainer.policy.gradient.zero_()
+        self.trainer.accumulate(shares[self.ranks.rank], Tally())
+        return [master.grad.cpu().numpy() for master in self.trainer.policy.masters]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
-def test_two_trainers_over_nccl_have_the_gradient_of_one():
-    batch = random_batch([9, 40, 12, 3, 25, 18, 30], seed=8)
-    alone = learner(on_gpu(0), Ranks(0, 1, "", torch.device("cuda")))
-    alone.accumulate(copy.deepcopy(batch), Tally())
-    expected = alone.policy.gradient.cpu().numpy()
+@pytest.mark.parametrize("shard", [1, 2])
+def test_two_trainers_over_nccl_have_the_gradient_of_one(shard):
+    batch = random_batch(LENGTHS, seed=8)
+    one = learner(on_gpu(0), alone(CUDA))
+    one.accumulate(batch, Tally())
+    expected = np.concatenate([master.grad.cpu().numpy().ravel() for master in one.policy.masters])
     everyone, nobody = batch.take(np.arange(len(batch))), batch.take([])
     splits = [[batch.share(0, 2), batch.share(1, 2)], [everyone, nobody], [nobody, everyone]]
     with app.init("nccl"):
-        gang = Rank.remote()
+        gang = Rank.remote(shard)
         for shares in splits:
-            for gradient in gang.gradient.broadcast(shares).result():
-                difference = np.linalg.norm(gradient - expected)
-                assert difference < 1e-2 * np.linalg.norm(expected)
+            found = gang.gradient.broadcast(shares).result()
+            wholes = [list(map(np.concatenate, zip(*found, strict=True)))] if shard == 2 else found
+            for whole in wholes:
+                difference = np.concatenate([part.ravel() for part in whole]) - expected
+                assert np.linalg.norm(difference) < 1e-2 * np.linalg.norm(expected)

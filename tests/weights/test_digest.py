@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forage.weights import digest as digest_module
-from forage.weights.digest import digest_change, tensor_digest
+from forage.weights.digest import digest_moves, tensor_digest, tensor_digests
 
 MASK = (1 << 64) - 1
 
@@ -22,7 +24,9 @@ def mix64(position: int) -> int:
 
 
 def oracle(bits: list[int], positions: list[int]) -> int:
-    return sum(mix64(p) * b for p, b in zip(positions, bits, strict=True)) & MASK
+    """The digest of bits, given as unsigned numbers."""
+    signed = [b - (1 << 16) if b >> 15 else b for b in bits]
+    return sum(mix64(p) * b for p, b in zip(positions, signed, strict=True)) & MASK
 
 
 def tensor_of(bits: list[int]) -> torch.Tensor:
@@ -100,12 +104,31 @@ def test_equal_values_of_different_bits_differ() -> None:
     )
 
 
-@given(st.lists(st.tuples(patterns, patterns), min_size=1, max_size=40))
-def test_a_digest_moves_by_the_changed_elements(pairs: list[tuple[int, int]]) -> None:
-    old, new = (tensor_of([pair[side] for pair in pairs]) for side in (0, 1))
-    positions = torch.arange(len(pairs))
-    moved = digest_change(positions, old.view(torch.int16), new.view(torch.int16))
-    assert (tensor_digest(old) + moved) & MASK == tensor_digest(new)
+@given(st.lists(st.lists(st.tuples(patterns, patterns), max_size=20), min_size=1, max_size=5))
+def test_digests_move_by_the_changed_elements(tensors: list[list[tuple[int, int]]]) -> None:
+    old, new = ([tensor_of([pair[side] for pair in pairs]) for pairs in tensors] for side in (0, 1))
+    bounds = torch.tensor([0, *itertools.accumulate(map(len, tensors))])
+    before, after = torch.cat(old).view(torch.int16), torch.cat(new).view(torch.int16)
+    changed = (before != after).nonzero().squeeze(1)
+    moves = digest_moves(changed, before[changed], after[changed], bounds).tolist()
+    assert [(tensor_digest(t) + move) & MASK for t, move in zip(old, moves, strict=True)] == [
+        tensor_digest(t) for t in new
+    ]
+
+
+def test_tensors_are_digested_side_by_side() -> None:
+    chunk = digest_module._CPU_CHUNK
+    sizes = [0, 1, 700, chunk, chunk + 1, 3 * chunk - 5]
+    tensors = {f"bf16-{n}": random_bits(n, seed=n).view(torch.bfloat16) for n in sizes}
+    held = random_bits(2 * chunk + 3).to(torch.int32) << 16
+    tensors["fp32"] = held.view(torch.float32)
+    tensors["view"] = random_bits(300, 200).view(torch.bfloat16)[:, 20:170]
+    tensors["scalar"] = torch.tensor(3.0).bfloat16()
+    digests = tensor_digests(tensors)
+    assert digests == {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    tensors["fp32"][chunk] = 0.1
+    assert tensor_digests(tensors) == digests | {"fp32": None}
+    assert tensor_digests({}) == {}
 
 
 @given(st.lists(patterns, min_size=1, max_size=40))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -27,16 +28,28 @@ def policy_of(version: int) -> dict[str, Tensor]:
 
 
 class FatalTensors(dict[str, Tensor]):
-    """A policy whose last tensor kills the process that reads it for the second time."""
+    """A policy that kills its process where its last tensor is packed and the others are sent."""
 
-    reads = 0
+    def __init__(self, policy: dict[str, Tensor], manifest: app.Ref | None) -> None:
+        super().__init__(policy)
+        self.manifest = manifest
+        self.reads = 0
 
     def __getitem__(self, name: str) -> Tensor:
         if name == "layer.4":
             self.reads += 1
-            if self.reads == 2:
+            if self.reads == 2:  # after the check of its shape
+                while new_parts(self.manifest)[:4] != [1, 1, 1, 1]:
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(name)
+
+
+def new_parts(manifest: app.Ref | None) -> list[int]:
+    """How many parts each shard holds that the manifest doesn't count."""
+    assert manifest is not None
+    shards = app.get(manifest).shards
+    return [len(app.fetch(ref, since=ref.version).parts) for ref in shards]
 
 
 @app.service(resreq="cpu=1", autoscale=False, warmup=1)
@@ -48,7 +61,9 @@ class Trainer:
 
     def publish(self, version: int, fatal: bool = False) -> tuple[PublishReport, app.Ref | None]:
         policy = policy_of(version)
-        report = self.publisher.publish(FatalTensors(policy) if fatal else policy, version)
+        if fatal:
+            policy = FatalTensors(policy, self.publisher.manifest_ref)
+        report = self.publisher.publish(policy, version)
         return report, self.publisher.manifest_ref
 
 
@@ -92,9 +107,7 @@ def test_a_trainer_that_dies_while_publishing_leaves_the_version_before() -> Non
 
         with pytest.raises(app.GangBroken):
             trainers.publish.remote(3, fatal=True).result(99)
-        published = app.get(manifest)
-        newest = [app.fetch(ref, since=ref.version).parts for ref in published.shards]
-        assert [len(parts) for parts in newest] == [1, 1, 1, 1, 0], "it died half-way"
+        assert new_parts(manifest) == [1, 1, 1, 1, 0], "it died half-way"
         assert rollouts.sync.remote(manifest, 2).result(99) == (0, True)
         weights = {name: torch.zeros(40_000) for name in policy_of(0)}
         assert sync(Subscriber(manifest), 2, weights)[1], "a newcomer reads version 2, exactly"

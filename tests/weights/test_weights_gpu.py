@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
 from forage import app
-from forage.weights.codec import decode_delta, encode_delta
-from forage.weights.digest import tensor_digest
+from forage.weights.codec import decode_block, encode_delta
+from forage.weights.digest import tensor_digest, tensor_digests
 from forage.weights.publish import Publisher
 from forage.weights.subscribe import Subscriber
 
@@ -33,17 +35,20 @@ def test_digests_are_the_same() -> None:
     assert tensor_digest(on_gpu[:, 3:900]) == tensor_digest(tensor[:, 3:900])
     held = (tensor.view(torch.int16).to(torch.int32) << 16).view(torch.float32)
     assert tensor_digest(held.cuda()) == tensor_digest(tensor)
+    together = {"a": tensor, "b": tensor[:, 3:900], "c": held, "d": random_bits(20_000_000)}
+    on_gpus = {name: one.cuda() for name, one in together.items()}
+    assert tensor_digests(on_gpus) == tensor_digests(together)
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.99])
 def test_deltas_are_the_same_bytes(share: float) -> None:
-    before = random_bits(3000, 1700)
+    before = random_bits(5_100_000)
     after = moved(before, share)
-    on_cpu, on_gpu = encode_delta(before, after), encode_delta(before, after.cuda())
-    assert on_cpu is not None
-    assert on_gpu is not None
-    assert [block.checksum for block in on_gpu.blocks] == [b.checksum for b in on_cpu.blocks]
-    for here, there in zip(decode_delta(on_cpu), decode_delta(on_cpu, "cuda"), strict=True):
+    on_cpu, on_gpu = encode_delta(before, after), encode_delta(before.cuda(), after.cuda())
+    assert [block.checksum for block in on_gpu] == [block.checksum for block in on_cpu]
+    assert all(torch.equal(a.payload, b.payload) for a, b in zip(on_gpu, on_cpu, strict=True))
+    for block in on_cpu:
+        here, there = (decode_block(block, len(before), device) for device in ("cpu", "cuda"))
         assert torch.equal(here.bits, there.bits.cpu())
         if here.positions is not None:
             assert there.positions is not None
@@ -51,12 +56,13 @@ def test_deltas_are_the_same_bytes(share: float) -> None:
 
 
 @pytest.mark.parametrize("staging", ["cpu", "cuda"])
-def test_a_policy_goes_from_gpu_to_gpu(staging: str) -> None:
+@pytest.mark.parametrize("keep", ["device", "cpu"])
+def test_a_policy_goes_from_gpu_to_gpu(staging: str, keep: Literal["device", "cpu"]) -> None:
     policy = {"a": random_bits(900, 500).cuda(), "b": random_bits(70).cuda()}
     fused = torch.zeros(1000, 500, device="cuda").bfloat16()
     target = {"a": fused[50:950], "b": torch.zeros(70, device="cuda").bfloat16()}
     with app.init("weights-gpu", resources="cpu=1"):
-        publisher = Publisher("policy")
+        publisher = Publisher("policy", keep=keep)
         for version in (1, 2, 3):
             publisher.publish(policy, version)
             if version == 1:

@@ -18,8 +18,9 @@ class Question:
     """One question with its accepted answers.
 
     `paragraphs` are those that came with it (a corpus can be built from them);
-    `supporting_titles` name the ones that hold the evidence; `kind` is the data set's own
-    label (`bridge`, `comparison`, `1hop`, ...), empty if it has none.
+    `supporting_titles` name the ones that hold the evidence, `evidence` are the very sentences
+    where the data set tells them, each under the title of its paragraph; `kind` is the data
+    set's own label (`bridge`, `comparison`, `1hop`, ...), empty if it has none.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Question:
     paragraphs: tuple[Passage, ...] = ()
     supporting_titles: tuple[str, ...] = ()
     kind: str = ""
+    evidence: tuple[Passage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

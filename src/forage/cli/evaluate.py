@@ -17,7 +17,7 @@ KEYS = (
     *("prompt", "reward", "retriever", "top_k", "max_searches", "max_turn_tokens", "max_tokens"),
     *("temperature", "prompts_per_task", "group_size", "seed"),
     *("rollouts", "max_rollouts", "rollout_resources", "rollout_threads"),
-    *("resources", "engine", "address", "max_batch"),
+    *("resources", "engine", "address", "max_batch", "generation", "gpu_memory"),
     "eval_samples",
 )
 """What matters to an evaluation."""

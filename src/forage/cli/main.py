@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 import forage
-from forage.cli import data, evaluate, export, status, train
+from forage.cli import bench, data, evaluate, export, status, train, warmstart
 from forage.errors import UserError
 
 USER_MISTAKE = 2
@@ -66,11 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"forage {forage.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in (
+        ("warmstart", warmstart),
         ("train", train),
         ("eval", evaluate),
         ("export", export),
         ("data", data),
         ("status", status),
+        ("bench", bench),
     ):
         about = (command.__doc__ or "").splitlines()[0]
         added = commands.add_parser(name, help=about, description=about, allow_abbrev=False)

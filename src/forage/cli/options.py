@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +44,27 @@ def add_layers(parser: argparse.ArgumentParser) -> None:
     """The flags that bring many values at once."""
     parser.add_argument("--preset", metavar="NAME", help=f"one of: {', '.join(preset_names())}")
     parser.add_argument("--config", metavar="FILE.toml", help="values by key; flags override them")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag that is no configuration key: a whole number from `least` on."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"is {value}; it must be at least {least}")
+        return value
+
+    parse.__name__ = "whole number"
+    return parse
+
+
+def positive(text: str) -> float:
+    """The type of a flag that is no configuration key: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {text}; it must be greater than 0")
+    return value
 
 
 def given(args: argparse.Namespace) -> dict[str, object]:

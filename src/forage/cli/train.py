@@ -64,7 +64,7 @@ def _resolved(args: argparse.Namespace) -> TrainConfig:
 
 
 def _dry_run(config: TrainConfig, resume: bool) -> None:
-    from forage.loop.preflight import check_fit, check_training
+    from forage.loop.preflight import check_fit, check_training, memory_lines
     from forage.report.console import Console
 
     console = Console(sys.stdout)
@@ -75,3 +75,5 @@ def _dry_run(config: TrainConfig, resume: bool) -> None:
         f"{len(data.corpus)} passages"
     )
     console.line(f"# fits: {check_fit(config, config.trainers)}")
+    for line in memory_lines(config):
+        console.line(f"# memory in GiB: {line}")

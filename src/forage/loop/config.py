@@ -133,6 +133,14 @@ class TrainConfig:
     trainers: int = _option(
         1, "executors", "trainers, started together", at_least=1, may_change=True
     )
+    shard: int = _option(
+        1,
+        "executors",
+        "trainers that hold one copy of the model and its optimizer together, for models too large "
+        "for one GPU; --trainers is a multiple of it",
+        at_least=1,
+        may_change=True,
+    )
     rollout_resources: str | None = _option(
         None,
         "executors",
@@ -183,6 +191,22 @@ class TrainConfig:
         256, "executors", "samples that an executor generates at once", at_least=1, may_change=True
     )
 
+    generation: str = _option(
+        "auto",
+        "executors",
+        "what generates in rollout executors; auto: vLLM on a GPU where it is installed",
+        choices=("auto", "torch", "vllm"),
+        may_change=True,
+    )
+    gpu_memory: float | None = _option(
+        None,
+        "executors",
+        "share of a GPU's memory that vLLM may use; without it, 0.9 of the part of a GPU that a "
+        "rollout executor asks for",
+        above=0,
+        may_change=True,
+    )
+
     algorithm: str = _option("grpo", "optimizer", "loss", choices=("grpo",))
     learning_rate: float = _option(1e-6, "optimizer", "learning rate of Adam", above=0)
     weight_decay: float = _option(0.0, "optimizer", "decoupled weight decay", at_least=0)
@@ -197,7 +221,7 @@ class TrainConfig:
     micro_batch_tokens: int = _option(
         16384,
         "optimizer",
-        "tokens per forward and backward pass",
+        "tokens per forward and backward pass, at most; fewer where a GPU's memory is short",
         unit="tokens",
         at_least=1,
         may_change=True,

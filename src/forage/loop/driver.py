@@ -62,7 +62,7 @@ class Driver:
         self._counters = dataclasses.replace(checkpoint.counters)
         if self._counters.weight_version > 0:
             self._observer.phase("publishing the restored policy")
-            published, manifest = self._services.trainers.publish.remote().result()
+            published, manifest = self._services.trainers.publish.broadcast().result()[0]
             assert published.version == self._counters.weight_version
             self._policy = Policy(published.version, manifest)
         self._at_start = {

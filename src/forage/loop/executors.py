@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forage.app.capacity import local_node
 from forage.app.placement import Node
+from forage.app.resources import parse_resreq
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
 
@@ -16,6 +17,11 @@ def rollout_resources(config: TrainConfig) -> str:
 def trainer_resources(config: TrainConfig) -> str:
     """Resources of a trainer."""
     return config.trainer_resources or _fair_part(config, "--trainer-resources")
+
+
+def gpu_share(resources: str) -> float:
+    """Of one GPU's memory that an executor with these resources may use."""
+    return min(1.0, parse_resreq(resources).milligpu / 1000)
 
 
 def this_machine(config: TrainConfig) -> Node:

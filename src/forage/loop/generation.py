@@ -27,7 +27,7 @@ class Generated:
 
     Attributes:
         trajectories: question-major, in the order of the questions.
-        busy_s: seconds that executors spent on the calls, summed.
+        busy_s: seconds that executors worked, summed over the executors.
         sync_s: seconds that the slowest call spent on fetching and applying weights.
         wall_s: seconds from the first call to the last result.
     """
@@ -52,15 +52,15 @@ class Round:
         results = [future.result() for future in self.futures]
         return Generated(
             trajectories=tuple(t for result in results for t in result.trajectories),
-            busy_s=sum(result.generate_s + result.sync_s for result in results),
+            busy_s=sum(result.busy_s for result in results),
             sync_s=max(result.sync_s for result in results),
             wall_s=time.perf_counter() - self.started,
         )
 
 
 def bare(question: Question) -> Question:
-    """The question without its paragraphs: the index has them."""
-    return replace(question, paragraphs=())
+    """The question without its paragraphs and evidence: the index has them."""
+    return replace(question, paragraphs=(), evidence=())
 
 
 def ask(

@@ -6,6 +6,7 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from forage.errors import UserError
 
@@ -32,6 +33,26 @@ def check_model(model: str) -> None:
         )
 
 
+def model_config(model: str) -> dict[str, Any] | None:
+    """The language model's `config.json`, of a model that `check_model` accepts.
+
+    None for a GGUF file, which keeps its configuration elsewhere.
+
+    Raises:
+        UserError: if the file can't be read.
+    """
+    path = Path(model)
+    if path.suffix == ".gguf":
+        return None
+    file = (path if path.is_dir() else _fetch(model, ["config.json"])) / "config.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"--model {model}: {file} can't be read as JSON") from None
+    text: dict[str, Any] = found.get("text_config", found)
+    return text
+
+
 def fetch_model(model: str) -> None:
     """Have the files of a hub model on this machine; nothing to do for a model that is here."""
     if not Path(model).exists():
@@ -41,6 +62,7 @@ def fetch_model(model: str) -> None:
 def _check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise UserError(f"--model {path}: the folder has no config.json; give a model's folder")
+    model_config(str(path))
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise UserError(
             f"--model {path}: the folder has no tokenizer ({', '.join(TOKENIZER_FILES)}); "
@@ -82,7 +104,7 @@ def _check_gguf(path: Path) -> None:
         raise UserError(f"--model {path}: reading it needs pip install 'forage-rl[gguf]'")
 
 
-def _fetch(name: str, patterns: list[str]) -> None:
+def _fetch(name: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -95,3 +117,4 @@ def _fetch(name: str, patterns: list[str]) -> None:
         ) from error
     if not (Path(found) / "config.json").is_file():
         raise UserError(f"--model {name}: holds no config.json; give a transformers model")
+    return Path(found)

@@ -5,7 +5,9 @@ Each mistake is one `UserError` of one line: what, the value, what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from forage.agent.data import load_dataset
 from forage.agent.prompts import prompt_parts
@@ -16,9 +18,16 @@ from forage.app.resources import Resources, format_milli, format_size, parse_res
 from forage.errors import UserError
 from forage.loop.checkpoint import newest_checkpoint
 from forage.loop.config import TrainConfig, flag
-from forage.loop.executors import rollout_resources, this_machine, trainer_resources
-from forage.loop.modelfiles import check_model
+from forage.loop.executors import gpu_share, rollout_resources, this_machine, trainer_resources
+from forage.loop.generating import check_generation, check_generation_memory
+from forage.loop.gpus import gpu_memories
+from forage.loop.modelfiles import check_model, model_config
 from forage.loop.rundir import RunDir, check_out
+from forage.model.facts import ModelFacts
+from forage.trainer.memory import GIB, MemoryPlan, Workload, plan_memory
+
+CARDS = (24 * GIB, 80 * GIB)
+"""Sizes of GPUs that a dry run answers for where there is none."""
 
 
 def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
@@ -32,9 +41,15 @@ def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
             f"--prompts-per-step {config.prompts_per_step} is not divisible by "
             f"--prompts-per-task {config.prompts_per_task}; calls have equally many questions"
         )
+    if config.trainers % config.shard:
+        raise UserError(
+            f"--trainers {config.trainers} is not divisible by --shard {config.shard}; every "
+            "copy of the model is held by as many trainers"
+        )
     check_policy(config)
     check_agent(config)
     check_fit(config, config.trainers)
+    check_memory(config)
     check_out(config, resume)
     newest = newest_checkpoint(RunDir(Path(config.out))) if resume else None
     if newest is not None and newest.counters.step > config.steps:
@@ -71,9 +86,10 @@ def check_policy(config: TrainConfig) -> None:
 
 
 def check_agent(config: TrainConfig) -> None:
-    """Whether prompt, reward and retriever exist."""
+    """Whether prompt, reward, retriever and the engine that generates exist."""
     prompt_parts(config.prompt, "")
     resolve_reward(config.reward)
+    check_generation(config)
     retriever = config.retriever
     if retriever is not None and "://" not in retriever and not Path(retriever).is_dir():
         raise UserError(
@@ -115,6 +131,51 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
             f"does not fit: {arithmetic}; lower --rollouts, --trainers or their resources"
         )
     return arithmetic
+
+
+def check_memory(config: TrainConfig) -> None:
+    """Whether trainers and rollouts fit on the GPUs of this machine, if it has any.
+
+    Raises:
+        UserError: for the first that doesn't, with the arithmetic.
+    """
+    model = model_config(config.model) if config.model is not None else None
+    if model is None:
+        return
+    for size in sorted(set(gpu_memories())):
+        _plan(config, model, gpu_share(trainer_resources(config)) * size)
+        check_generation_memory(config, ModelFacts.from_config(model))
+
+
+def memory_lines(config: TrainConfig) -> list[str]:
+    """How trainers and rollouts fit on the GPUs of this machine, or would on `CARDS`.
+
+    Nothing for a model whose configuration can't be read without loading it.
+    """
+    model = model_config(config.model) if config.model is not None else None
+    if model is None:
+        return []
+    share, sizes = gpu_share(trainer_resources(config)), sorted(set(gpu_memories()))
+    lines = []
+    for size, part in [(size, share) for size in sizes] or [(size, 1.0) for size in CARDS]:
+        try:
+            lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {_plan(config, model, part * size)}")
+        except UserError as error:
+            lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {error}")
+    if sizes:
+        found = check_generation_memory(config, ModelFacts.from_config(model))
+        lines += [f"rollout, {line}" for line in found]
+    return lines
+
+
+def _plan(config: TrainConfig, model: Mapping[str, Any], budget: float) -> MemoryPlan:
+    work = Workload(
+        micro_batch_tokens=config.micro_batch_tokens,
+        longest=config.max_tokens,
+        reference=config.kl > 0,
+        shard=config.shard,
+    )
+    return plan_memory(ModelFacts.from_config(model), work, budget)
 
 
 def load_data(config: TrainConfig) -> DataSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from forage import app
 from forage.agent.retrieval.bm25 import build_index
@@ -13,8 +13,9 @@ from forage.app import Session
 from forage.app.services import ServiceClass
 from forage.loop.checkpoint import Checkpoint
 from forage.loop.config import TrainConfig
-from forage.loop.executors import rollout_resources, trainer_resources
+from forage.loop.executors import gpu_share, rollout_resources, trainer_resources
 from forage.loop.files import read_json
+from forage.loop.generating import calls_at_once, generation_share
 from forage.rollout.service import Rollout, RolloutConfig
 from forage.trainer.service import Trainer, TrainerConfig
 
@@ -46,29 +47,37 @@ class Services:
 
 def open_rollouts(config: TrainConfig, model: str, retriever: str) -> Session:
     """An elastic session of rollout executors."""
-    return (
-        _service(Rollout)
-        .options(
-            resreq=rollout_resources(config),
-            warmup=config.rollouts,
-            max_executors=config.max_rollouts and max(config.rollouts, config.max_rollouts),
-            threads=threads_each(config.rollout_threads, config.rollouts),
-        )
-        .remote(
-            RolloutConfig(
-                model=model,
-                retriever=retriever,
-                prompt=config.prompt,
-                reward=config.reward,
-                top_k=config.top_k,
-                max_searches=config.max_searches,
-                max_turn_tokens=config.max_turn_tokens,
-                max_tokens=config.max_tokens,
-                temperature=config.temperature,
-                seed=config.seed,
-                max_batch=config.max_batch,
-            )
-        )
+    service = _service(Rollout).options(**rollout_options(config))
+    return service.remote(rollout_config(config, model, retriever))
+
+
+def rollout_options(config: TrainConfig) -> dict[str, Any]:
+    """How a session of rollout executors is opened."""
+    return {
+        "resreq": rollout_resources(config),
+        "warmup": config.rollouts,
+        "max_executors": config.max_rollouts and max(config.rollouts, config.max_rollouts),
+        "threads": threads_each(config.rollout_threads, config.rollouts),
+        "concurrency": calls_at_once(config),
+    }
+
+
+def rollout_config(config: TrainConfig, model: str, retriever: str) -> RolloutConfig:
+    """What a rollout executor needs to know."""
+    return RolloutConfig(
+        model=model,
+        retriever=retriever,
+        prompt=config.prompt,
+        reward=config.reward,
+        top_k=config.top_k,
+        max_searches=config.max_searches,
+        max_turn_tokens=config.max_turn_tokens,
+        max_tokens=config.max_tokens,
+        temperature=config.temperature,
+        seed=config.seed,
+        max_batch=config.max_batch,
+        generation=config.generation,
+        gpu_memory=generation_share(config),
     )
 
 
@@ -94,6 +103,9 @@ def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None
                 grad_clip=config.grad_clip,
                 temperature=config.temperature,
                 micro_batch_tokens=config.micro_batch_tokens,
+                longest=config.max_tokens,
+                shard=config.shard,
+                gpu_share=gpu_share(trainer_resources(config)),
                 minibatches=config.minibatches,
                 restore=str(checkpoint.path) if checkpoint else None,
                 weight_version=max(0, saved_version - 1),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from forage.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -38,6 +40,20 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
         raise UserError(f"model {model}: no tokenizer could be loaded ({_first(error)})") from error
 
 
+def model_config(model: str) -> dict[str, Any]:
+    """The model's configuration, of a model of several kinds the text model's.
+
+    Raises:
+        UserError: if transformers can't read it.
+    """
+    try:
+        config = AutoConfig.from_pretrained(**_source(model))
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
+    found: dict[str, Any] = config.get_text_config().to_dict()
+    return found
+
+
 def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The causal language model in evaluation mode, its weights rounded to bf16.
 
@@ -50,13 +66,14 @@ def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrai
         UserError: if transformers can't load it.
     """
     try:
-        policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=torch.float32)
+        policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=dtype)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
     if Path(model).suffix == ".gguf":
         _forget_quantization(policy)
     round_to_bf16(policy)
-    return policy.to(device=device, dtype=dtype).eval()
+    # The dtype stays as loaded: buffers, such as rotary frequencies, are fp32 in every policy.
+    return policy.to(device).eval()
 
 
 @torch.no_grad()
@@ -66,18 +83,29 @@ def round_to_bf16(policy: torch.nn.Module) -> None:
         parameter.copy_(parameter.to(torch.bfloat16))
 
 
-def end_token_ids(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def end_token_ids(
+    generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
+) -> frozenset[int]:
     """Ids that end a turn; all that a model's generation config is used for."""
-    named = policy.generation_config.eos_token_id if policy.generation_config else None
+    named = generation.eos_token_id if generation else None
     ids = [] if named is None else [named] if isinstance(named, int) else list(named)
     if tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
     return frozenset(ids)
 
 
-def save_policy(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write weights (bf16), configuration and tokenizer in Hugging Face layout."""
-    state = {name: tensor.to(torch.bfloat16) for name, tensor in policy.state_dict().items()}
+def save_policy(
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write weights (bf16), configuration and tokenizer in Hugging Face layout.
+
+    `tensors` take the place of the policy's own, which of a sharded policy are parts only.
+    """
+    own = policy.state_dict() if tensors is None else tensors
+    state = {name: tensor.to(torch.bfloat16) for name, tensor in own.items()}
     policy.save_pretrained(folder, state_dict=state)
     # transformers writes down the dtype that the model computes in.
     config = copy.deepcopy(policy.config)

@@ -1,41 +1,62 @@
 """Drive samples through an engine: draw, search on the side, read, go on.
 
 A sample that searches leaves the batch until its passages are there; the others go on drawing.
-With an in-process retriever passages join at fixed steps: which rows share a pass changes the
-last bits of their logits, so that only then a run is reproducible. With a remote one they join as
-they come.
+With a reproducible engine and an in-process retriever passages join at fixed steps: which rows
+share a pass changes the last bits of their logits, so that only then a run is reproducible.
+Otherwise they join as they come.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from forage.agent.retrieval import RetrievalError, Retriever
-from forage.agent.types import Passage
 from forage.rollout.engine import Engine
 from forage.rollout.sample import Sample, State
 
 JOIN_EVERY = 4
-"""Engine steps between joins of in-process searches."""
+"""Engine steps between joins, where they are at fixed steps."""
+
+LONGEST_WAIT = 0.002
+"""Seconds that `advance` waits for searches while nothing draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A sample to take to its end.
+
+    Attributes:
+        prompt: token ids that it starts with.
+        stream: names its random draws; None draws the likeliest token.
+        version: weight version that its tokens are marked with.
+        ended: called once it has ended, in the thread that advances.
+    """
+
+    sample: Sample
+    prompt: list[int]
+    stream: np.uint64 | None
+    version: int
+    ended: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
 class Search:
-    """A search under way for the sample in `row`."""
+    """A search under way for the work in `row`; `found` are the ids that it reads next."""
 
     row: int
-    sample: Sample
-    found: Future[tuple[list[Passage], float]]
+    work: Work
+    found: Future[list[int]]
 
 
 class Collector:
-    """Runs samples to their ends, at most `max_batch` at a time."""
+    """Runs samples to their ends, at most `max_batch` at a time; for one thread."""
 
     def __init__(
         self,
@@ -45,80 +66,102 @@ class Collector:
         *,
         top_k: int,
         max_batch: int,
-        version: int,
     ) -> None:
-        """`version` is the weight version that every drawn token is marked with."""
-        self._engine = engine
+        """Searches ask `retriever` for `top_k` passages each, in the threads of `pool`."""
+        self.engine = engine
         self._retriever = retriever
         self._pool = pool
         self._top_k = top_k
-        self._version = version
+        self._fixed = engine.reproducible and retriever.in_process
         self._free = list(range(max_batch - 1, -1, -1))
-        self._running: dict[int, Sample] = {}
-        self._searches: list[Search] = []
+        self._waiting: deque[Work] = deque()
+        self._running: dict[int, Work] = {}
+        self._searches: dict[int, Search] = {}
+        self._found: SimpleQueue[int] = SimpleQueue()
+        self._steps = 0
 
-    def run(self, work: Iterable[tuple[Sample, list[int], np.uint64 | None]]) -> None:
-        """Take every (sample, prompt, stream) to its end."""
-        waiting = deque(work)
-        steps = 0
-        while waiting or self._running or self._searches:
-            while waiting and self._free:
-                self._admit(*waiting.popleft())
-            for draw in self._engine.step():
-                sample = self._running[draw.row]
-                self._follow(draw.row, sample, sample.take(draw.token, draw.logprob, self._version))
-            steps += 1
-            self._join(steps)
+    @property
+    def busy(self) -> bool:
+        """Whether any sample has not ended."""
+        return bool(self._waiting or self._running or self._searches)
 
-    def _admit(self, sample: Sample, prompt: list[int], stream: np.uint64 | None) -> None:
-        if sample.state is State.ENDED:
+    def run(self, work: Iterable[Work]) -> None:
+        """Take all of it to its end."""
+        self.add(work)
+        while self.busy:
+            self.advance()
+
+    def add(self, work: Iterable[Work]) -> None:
+        """Let more samples join, as soon as there are free rows."""
+        self._waiting += work
+
+    def advance(self) -> None:
+        """One step of the engine, and whatever follows from it."""
+        while self._waiting and self._free:
+            self._admit(self._waiting.popleft())
+        for row, token, logprob in self.engine.step():
+            work = self._running[row]
+            state = work.sample.take(token, logprob, work.version)
+            if state is not State.SAMPLING:
+                self._follow(row, work, state)
+        self._steps += 1
+        if self._searches:
+            self._join()
+
+    def _admit(self, work: Work) -> None:
+        if work.sample.state is State.ENDED:
+            work.ended()
             return
         row = self._free.pop()
-        self._running[row] = sample
-        self._engine.start(row, prompt, stream)
+        self._running[row] = work
+        self.engine.start(row, work.prompt, work.stream)
 
-    def _follow(self, row: int, sample: Sample, state: State) -> None:
+    def _follow(self, row: int, work: Work, state: State) -> None:
+        self._running.pop(row, None)
         if state is State.SEARCHING:
-            self._engine.pause(row)
-            del self._running[row]
-            self._searches.append(
-                Search(row, sample, self._pool.submit(self._search, sample.query))
-            )
-        elif state is State.ENDED:
-            self._running.pop(row, None)
-            self._engine.finish(row)
+            self.engine.pause(row)
+            found = self._pool.submit(self._search, work.sample)
+            self._searches[row] = Search(row, work, found)
+            found.add_done_callback(lambda _: self._found.put(row))
+        else:
+            self.engine.finish(row)
             self._free.append(row)
+            work.ended()
 
-    def _search(self, query: str) -> tuple[list[Passage], float]:
+    def _search(self, sample: Sample) -> list[int]:
         started = time.perf_counter()
-        found = self._retriever.search(query, self._top_k) if query else []
-        return found, (time.perf_counter() - started) * 1e3
+        passages = self._retriever.search(sample.query, self._top_k) if sample.query else []
+        return sample.read(passages, (time.perf_counter() - started) * 1e3)
 
-    def _join(self, steps: int) -> None:
-        """Let samples whose search has ended read what it found, in the order of asking."""
-        if not self._searches:
-            return
-        if self._retriever.in_process:
-            if steps % JOIN_EVERY and self._running:
-                return
-            wait([search.found for search in self._searches])
-        elif not self._running:
-            wait([search.found for search in self._searches], return_when=FIRST_COMPLETED)
-        done = [search for search in self._searches if search.found.done()]
-        self._searches = [search for search in self._searches if search not in done]
-        for search in done:
-            self._resume(search)
+    def _join(self) -> None:
+        """Let samples whose search has ended read what it found."""
+        if not self._fixed:
+            for row in self._arrived():
+                self._resume(self._searches.pop(row))
+        elif self._steps % JOIN_EVERY == 0 or not self._running:
+            searches, self._searches = self._searches, {}
+            for search in searches.values():
+                self._resume(search)
+
+    def _arrived(self) -> list[int]:
+        """Rows whose search has ended since; waits a moment for one if nothing else goes on."""
+        rows = []
+        try:
+            if not self._running:
+                rows.append(self._found.get(timeout=LONGEST_WAIT))
+            while True:
+                rows.append(self._found.get_nowait())
+        except Empty:
+            return rows
 
     def _resume(self, search: Search) -> None:
-        row, sample = search.row, search.sample
+        row, work = search.row, search.work
         try:
-            passages, milliseconds = search.found.result()
+            ids = search.found.result()
         except RetrievalError as error:
-            sample.fail(str(error))
+            work.sample.fail(str(error))
+        if work.sample.state is State.SAMPLING:
+            self._running[row] = work
+            self.engine.extend(row, ids)
         else:
-            ids = sample.read(passages, milliseconds)
-            if sample.state is State.SAMPLING:
-                self._running[row] = sample
-                self._engine.extend(row, ids)
-                return
-        self._follow(row, sample, sample.state)
+            self._follow(row, work, work.sample.state)

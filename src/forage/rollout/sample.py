@@ -6,13 +6,15 @@ construction: nothing is decoded and tokenised again.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forage.agent.prompts import encode_prompt
 from forage.agent.protocol import (
     EMPTY_QUERY,
     OVER_LIMIT,
@@ -25,10 +27,11 @@ from forage.agent.protocol import (
 from forage.rollout.trajectory import Segment, SegmentKind, Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
 
+    from forage.agent.information import Part
     from forage.agent.types import Passage, Question
 
 
@@ -56,19 +59,35 @@ class Limits:
 
 
 class TokenText:
-    """The text of token ids under one tokenizer."""
+    """Text and token ids under one tokenizer, for any number of threads.
+
+    Encoding changes a tokenizer's settings for the time of a call, so that it has one to itself
+    and one thread at a time.
+
+    Attributes:
+        closing: ids of the tokens that a tag can end with.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
-        self.closes_tag: Callable[[int], bool] = lru_cache(maxsize=None)(self._closes_tag)
-
-    def _closes_tag(self, token: int) -> bool:
-        """Whether a tag can end with this token."""
-        return ">" in self.decode([token])
+        self._decoder = tokenizer
+        self._encoder = copy.deepcopy(tokenizer)
+        self._encoding = Lock()
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        self.closing = frozenset(token for token, text in enumerate(texts) if ">" in text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens included."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        return str(self._decoder.decode(ids, skip_special_tokens=False))
+
+    def encode(self, parts: Sequence[Part]) -> list[int]:
+        """Token ids of `parts`, see `forage.agent.information.encode_parts`."""
+        with self._encoding:
+            return encode_parts(self._encoder, parts)
+
+    def prompt(self, name: str, question: str) -> list[int]:
+        """Token ids of a whole prompt, see `forage.agent.prompts.encode_prompt`."""
+        with self._encoding:
+            return encode_prompt(self._encoder, name, question)
 
 
 class Sample:
@@ -101,7 +120,7 @@ class Sample:
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._segments: list[Segment] = []
-        self._turn: list[int] = []
+        self._turn = 0  # where the turn begins
         self._append("prompt", prompt)
         if self._room() < 1:
             self._end(f"prompt of {len(prompt)} tokens leaves no room in max_tokens")
@@ -116,19 +135,20 @@ class Sample:
 
     def take(self, token: int, logprob: float, version: int) -> State:
         """Append one sampled token and say what comes next."""
-        self._ids.append(token)
+        ids, limits = self._ids, self._limits
+        ids.append(token)
         self._mask.append(1)
         self._logprobs.append(logprob)
         self._versions.append(version)
-        self._turn.append(token)
         if token in self._end_ids:
-            self._end(end_of_turn(self._text.decode(self._turn[:-1]), "eos"))
-        elif self._text.closes_tag(token):
+            self._end(end_of_turn(self._text.decode(ids[self._turn : -1]), "eos"))
+        elif token in self._text.closing:
             self._act()
-        if self.state is State.SAMPLING and (
-            len(self._turn) >= self._limits.max_turn_tokens or self._room() < 1
-        ):
-            self._end(end_of_turn(self._text.decode(self._turn), "length"))
+        length = len(ids)
+        if (
+            length - self._turn >= limits.max_turn_tokens or length >= limits.max_tokens
+        ) and self.state is State.SAMPLING:
+            self._end(end_of_turn(self._turn_text(), "length"))
         return self.state
 
     def read(self, passages: Sequence[Passage], milliseconds: float) -> list[int]:
@@ -138,7 +158,7 @@ class Sample:
         """
         self.search_ms.append(milliseconds)
         parts = information_parts(passages) if self.query else notice_parts(EMPTY_QUERY)
-        ids = encode_parts(self._text.tokenizer, parts)
+        ids = self._text.encode(parts)
         if len(ids) >= self._room():
             self._end("no room for passages")
             return []
@@ -173,7 +193,7 @@ class Sample:
 
     def _act(self) -> None:
         """Follow the action that the turn's text completes, if any."""
-        action = find_action(self._text.decode(self._turn))
+        action = find_action(self._turn_text())
         if action is None:
             return
         if action.kind == "answer":
@@ -193,17 +213,21 @@ class Sample:
         self._close_turn()
         self.state = State.ENDED
 
+    def _turn_text(self) -> str:
+        return self._text.decode(self._ids[self._turn :])
+
     def _close_turn(self) -> None:
-        if self._turn:
-            text = self._text.decode(self._turn)
-            self._segments.append(Segment("sampled", text, len(self._turn)))
-        self._turn = []
+        sampled = len(self._ids) - self._turn
+        if sampled:
+            self._segments.append(Segment("sampled", self._turn_text(), sampled))
+        self._turn = len(self._ids)
 
     def _append(self, kind: SegmentKind, ids: Sequence[int]) -> None:
         self._ids += ids
         self._mask += [0] * len(ids)
         self._logprobs += [0.0] * len(ids)
         self._versions += [-1] * len(ids)
+        self._turn = len(self._ids)
         self._segments.append(Segment(kind, self._text.decode(ids), len(ids)))
 
     def _room(self) -> int:

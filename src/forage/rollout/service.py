@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from forage import app
-from forage.agent.prompts import encode_prompt
 from forage.agent.retrieval import open_retriever
 from forage.agent.rewards import exact_match, f1, resolve_reward
 from forage.agent.types import Question
 from forage.rollout.draws import stream
+from forage.rollout.meter import BusyMeter
 from forage.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from forage.rollout.collect import Work
     from forage.rollout.sample import Sample
-    from forage.weights.subscribe import Subscriber
-
-SEARCH_THREADS = 16
-"""Searches under way at once in one executor."""
+    from forage.rollout.sync import Synced, WeightSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +35,8 @@ class RolloutConfig:
         temperature: of sampled draws.
         seed: names the draws.
         max_batch: samples generated at once.
+        generation: `auto`, `torch` or `vllm`, see `forage.rollout.choice.use_vllm`.
+        gpu_memory: share of its GPU's memory that vLLM may use.
     """
 
     model: str
@@ -52,6 +50,8 @@ class RolloutConfig:
     temperature: float
     seed: int
     max_batch: int
+    generation: str
+    gpu_memory: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,106 +77,105 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateResult:
-    """Trajectories in question order, `samples` each, and the seconds they took."""
+    """What came of a call.
+
+    Attributes:
+        trajectories: in question order, `samples` each.
+        weight_version: that wrote them.
+        sync_s: seconds until the executor held that version.
+        pause_s: of them, those in which the executor could generate nothing.
+        synced_bytes: bytes fetched for it.
+        busy_s: seconds that the executor worked since the last result; calls overlap, these don't.
+    """
 
     trajectories: tuple[Trajectory, ...]
     weight_version: int
-    generate_s: float
     sync_s: float
+    pause_s: float
     synced_bytes: int
+    busy_s: float
 
 
 @app.service(resreq="cpu=1")
 class Rollout:
-    """A policy with its retriever, warm between calls."""
+    """A policy with its retriever, warm between calls.
+
+    It takes calls from several threads. Where the engine shares its batch they run together,
+    otherwise one after the other.
+
+    Attributes:
+        batches: where its samples run.
+    """
 
     def __init__(self, config: RolloutConfig) -> None:
         """Load the model and open the retriever."""
-        from forage.model.load import (
-            compute_dtype,
-            default_device,
-            end_token_ids,
-            load_policy,
-            load_tokenizer,
-        )
+        from forage.model.load import load_tokenizer
+        from forage.rollout.opening import open_batches
         from forage.rollout.sample import Limits, TokenText
-        from forage.rollout.torch_engine import TorchEngine
-        from forage.weights.policy import policy_tensors
 
-        device = default_device()
         self._config = config
-        self._tokenizer = load_tokenizer(config.model)
-        model = load_policy(config.model, compute_dtype(device), device)
-        self._engine = TorchEngine(model, config.temperature)
-        self._tensors = policy_tensors(model)
-        self._text = TokenText(self._tokenizer)
+        tokenizer = load_tokenizer(config.model)
+        self._text = TokenText(tokenizer)
         self._limits = Limits(config.max_searches, config.max_turn_tokens, config.max_tokens)
-        self._end_ids = end_token_ids(model, self._tokenizer)
-        self._retriever = open_retriever(config.retriever)
-        self._searchers = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
         self._reward = resolve_reward(config.reward)
-        self._subscriber: Subscriber | None = None
+        self.batches, self._end_ids = open_batches(
+            config, tokenizer, open_retriever(config.retriever)
+        )
+        self._sync: WeightSync | None = None
+        self._order = Lock()
+        self._meter = BusyMeter(time.perf_counter)
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answer the request's questions with the policy of its weight version."""
-        from forage.rollout.collect import Collector
-
-        started = time.perf_counter()
-        synced_bytes = self._sync(request)
-        synced = time.perf_counter()
-        work = [
-            self._sample(request, question, index)
-            for question in request.questions
-            for index in range(request.samples)
-        ]
-        Collector(
-            self._engine,
-            self._retriever,
-            self._searchers,
-            top_k=self._config.top_k,
-            max_batch=self._config.max_batch,
-            version=request.weight_version,
-        ).run(work)
+        self._meter.enter()
+        try:
+            work = [
+                each for question in request.questions for each in self._work(request, question)
+            ]
+            # Weights change between two calls, never between a call's sync and its samples.
+            with self._order:
+                synced = self._hold(request)
+                ended = self.batches.submit(work)
+            ended.result()
+            trajectories = tuple(self._score(each.sample) for each in work)
+        finally:
+            busy_s = self._meter.leave()
         return GenerateResult(
-            trajectories=tuple(self._score(sample) for sample, _, _ in work),
+            trajectories=trajectories,
             weight_version=request.weight_version,
-            generate_s=time.perf_counter() - synced,
-            sync_s=synced - started,
-            synced_bytes=synced_bytes,
+            sync_s=synced.seconds,
+            pause_s=synced.pause_s,
+            synced_bytes=synced.nbytes,
+            busy_s=busy_s,
         )
 
-    def _sync(self, request: GenerateRequest) -> int:
-        """Hold exactly the version that the request asks for; returns the bytes fetched."""
-        from forage.weights.subscribe import DigestMismatch, Subscriber
+    def _hold(self, request: GenerateRequest) -> Synced:
+        """Hold exactly the version that the request asks for."""
+        from forage.rollout.sync import Synced, WeightSync
 
         if request.manifest is None:
-            return 0
-        if self._subscriber is None:
-            self._subscriber = Subscriber(request.manifest)
-        if self._subscriber.version == request.weight_version:
-            return 0
-        before = self._subscriber.bytes_fetched
-        try:
-            self._apply(self._subscriber, request.weight_version)
-        except DigestMismatch:
-            # It holds no version now and fetches whole tensors.
-            self._apply(self._subscriber, request.weight_version)
-        return self._subscriber.bytes_fetched - before
+            return Synced()
+        if self._sync is None:
+            self._sync = WeightSync(self.batches, request.manifest)
+        return self._sync.hold(request.weight_version)
 
-    def _apply(self, subscriber: Subscriber, version: int) -> None:
-        subscriber.apply(subscriber.fetch(version), self._tensors)
+    def _work(self, request: GenerateRequest, question: Question) -> list[Work]:
+        """A question's samples."""
+        from forage.rollout.collect import Work
 
-    def _sample(
-        self, request: GenerateRequest, question: Question, index: int
-    ) -> tuple[Sample, list[int], np.uint64 | None]:
+        prompt = self._text.prompt(self._config.prompt, question.text)
+        work = []
+        for index in range(request.samples):
+            draws = stream(self._config.seed, request.purpose, request.step, question.id, index)
+            sample = self._sample(question, index, prompt)
+            named = None if request.greedy else draws
+            work.append(Work(sample, prompt, named, request.weight_version))
+        return work
+
+    def _sample(self, question: Question, index: int, prompt: list[int]) -> Sample:
         from forage.rollout.sample import Sample
 
-        prompt = encode_prompt(self._tokenizer, self._config.prompt, question.text)
-        sample = Sample(question, index, prompt, self._text, self._limits, self._end_ids)
-        if request.greedy:
-            return sample, prompt, None
-        draws = stream(self._config.seed, request.purpose, request.step, question.id, index)
-        return sample, prompt, draws
+        return Sample(question, index, prompt, self._text, self._limits, self._end_ids)
 
     def _score(self, sample: Sample) -> Trajectory:
         question, answer = sample.question, sample.answer

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from forage.rollout.draws import uniforms
 from forage.rollout.engine import Draw
 from forage.rollout.ragged_cache import RaggedCache
+from forage.weights.policy import policy_tensors
 
 READ_TOKENS = 8192
 """Tokens that one reading pass takes, padding included, unless a single row has more."""
@@ -39,6 +40,8 @@ class Row:
 
 class TorchEngine:
     """An `Engine` over a transformers model; the model's weights may change between calls."""
+
+    reproducible = True
 
     def __init__(self, model: PreTrainedModel, temperature: float) -> None:
         """Draw from `model` at `temperature` (> 0)."""
@@ -71,9 +74,16 @@ class TorchEngine:
         if not self._rows:
             self._cache = None
 
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Engine.tensors`."""
+        return policy_tensors(self.model)
+
+    def weights_changed(self) -> None:
+        """See `Engine.weights_changed`: rows keep what they read, new ones share nothing."""
+
     @torch.inference_mode()
     def step(self) -> list[Draw]:
-        """See `Engine.step`."""
+        """See `Engine.step`: every running row draws, in row order."""
         drawing = sorted(row for row, state in self._rows.items() if state.draws)
         if not drawing:
             return []

@@ -1,4 +1,4 @@
-"""The training batch as the driver sends it: ragged samples, flattened; its parts and padding."""
+"""The training batch as the driver sends it: ragged samples, flattened, and its parts."""
 
 from __future__ import annotations
 
@@ -53,21 +53,12 @@ class TrainBatch:
         return self.take(np.argsort(self.lengths, kind="stable")[rank::size])
 
     def micro_batches(self, max_tokens: int) -> Iterator[TrainBatch]:
-        """Samples of similar lengths, at most `max_tokens` each with padding (one at the least)."""
-        order = np.argsort(self.lengths, kind="stable")
-        start = 0
-        for end in range(1, len(order) + 1):
-            last = end == len(order)
-            if last or (end + 1 - start) * self.lengths[order[end]] > max_tokens:
-                yield self.take(order[start:end])
-                start = end
-
-    def padded(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Token ids [samples, longest] padded with 0 at the end, and where a token was sampled."""
-        width = int(self.lengths.max(initial=0))
-        ids = np.zeros((len(self), width), np.int64)
-        sampled = np.zeros((len(self), width), np.bool_)
-        inside = np.arange(width) < self.lengths[:, None]
-        ids[inside] = self.token_ids
-        sampled[inside] = self.mask.astype(np.bool_)
-        return ids, sampled
+        """Consecutive samples of at most `max_tokens` tokens in all (one sample at the least)."""
+        start, held = 0, 0
+        for end, length in enumerate(self.lengths):
+            if held and held + length > max_tokens:
+                yield self.take(range(start, end))
+                start, held = end, 0
+            held += length
+        if held:
+            yield self.take(range(start, len(self)))

@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from forage.agent.data.atlas.facts import Country, passages
-from forage.agent.data.atlas.traces import Trace, TraceWriter, imagine
+from forage.agent.data.atlas.traces import TraceWriter, imagine
 from forage.agent.prompts import PROMPTS, prompt_parts
 from forage.agent.protocol import EMPTY_QUERY, encode_parts, information_parts, notice_parts
 from forage.agent.retrieval.bm25 import BM25Index, build_index
+from forage.agent.traces import Trace
 
 BATCH = 16
 WORLD = 512

@@ -8,36 +8,49 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from forage.trainer.algorithms import Algorithm, LossSettings, Tokens
 from forage.trainer.algorithms.tokens import k3
 from forage.trainer.batch import TrainBatch
-from forage.trainer.logprobs import score
+from forage.trainer.packing import NOTHING, Packed, pack
 from forage.trainer.policy import Policy
 from forage.trainer.ranks import Ranks
+from forage.trainer.scorer import Scorer
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over sampled tokens, for the report."""
+    """What was seen of sampled tokens, for the report; it stays on the device until read."""
 
-    tokens: float = 0.0
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    mismatch: list[NDArray[np.float32]] = field(default_factory=list)
+    tokens: int = 0
+    _sums: list[Tensor] = field(default_factory=list)
+    _mismatches: list[Tensor] = field(default_factory=list)
 
     @torch.no_grad()
     def add(self, tokens: Tokens, entropy: Tensor, clip: float) -> None:
         """Count one micro-batch."""
         ratio = (tokens.logprobs - tokens.old).exp()
-        self.tokens += len(ratio)
-        self.entropy += float(entropy.sum())
-        self.clipped += float(((ratio < 1 - clip) | (ratio > 1 + clip)).sum())
+        clipped = ((ratio < 1 - clip) | (ratio > 1 + clip)).double().sum()
+        kl = torch.zeros_like(clipped)
         if tokens.reference is not None:
-            self.kl += float(k3(tokens.logprobs, tokens.reference).sum())
-        self.mismatch.append((tokens.old - tokens.engine).abs().cpu().numpy())
+            kl = k3(tokens.logprobs, tokens.reference).double().sum()
+        self.tokens += len(ratio)
+        self._sums.append(torch.stack([kl, entropy.double().sum(), clipped]))
+        self._mismatches.append((tokens.old - tokens.engine).abs())
+
+    def sums(self) -> tuple[float, float, float]:
+        """KL and entropy in nats, and how many ratios were clipped, each over all tokens."""
+        if not self._sums:
+            return 0.0, 0.0, 0.0
+        kl, entropy, clipped = torch.stack(self._sums).sum(dim=0).tolist()
+        return kl, entropy, clipped
+
+    def mismatch(self) -> NDArray[np.float32]:
+        """|log p(trainer) - log p(engine)| of each token, float32 [tokens]."""
+        if not self._mismatches:
+            return np.empty(0, np.float32)
+        found: NDArray[np.float32] = torch.cat(self._mismatches).cpu().numpy()
+        return found
 
 
 class Learner:
@@ -46,7 +59,8 @@ class Learner:
     def __init__(
         self,
         policy: Policy,
-        reference: PreTrainedModel | None,
+        scorer: Scorer,
+        reference: Scorer | None,
         algorithm: Algorithm,
         settings: LossSettings,
         ranks: Ranks,
@@ -54,8 +68,9 @@ class Learner:
         temperature: float,
         micro_batch_tokens: int,
     ) -> None:
-        """`reference` is the frozen model of the KL term, None at coefficient 0."""
+        """`scorer` runs the policy's model, `reference` the frozen one (None at KL 0)."""
         self.policy = policy
+        self._scorer = scorer
         self._reference = reference
         self._algorithm = algorithm
         self._settings = settings
@@ -86,38 +101,44 @@ class Learner:
             What the summed losses were divided by; 0 if no rank had anything to train on.
         """
         (denominator,) = self._ranks.sums([self._algorithm.denominator(share)])
-        for index, micro in enumerate(share.micro_batches(self._micro_batch_tokens)):
-            scores = score(self.policy.model, micro, self._temperature)
-            tokens = self._tokens(micro, scores.logprobs, old[index] if old else None)
-            tally.add(tokens, scores.entropy, self._settings.clip)
+        if denominator == 0:
+            return 0.0
+        for index, packed in enumerate(self._packed(share)):
+            logprobs, entropy = self._scorer(packed, self._temperature)
+            tokens = Tokens(
+                logprobs=logprobs,
+                old=logprobs.detach() if old is None else old[index],
+                engine=packed.engine,
+                reference=self._score_reference(packed),
+                advantages=packed.advantages,
+            )
+            tally.add(tokens, entropy, self._settings.clip)
             loss = self._algorithm.loss(tokens, self._settings) / denominator
             loss.backward()  # type: ignore[no-untyped-call]
-            self.policy.collect_gradients()
-        self._ranks.sum_(self.policy.gradient)
+        self._ranks.sum_copies_(self.policy.gradient)
         return denominator
 
-    def _tokens(self, micro: TrainBatch, logprobs: Tensor, old: Tensor | None) -> Tokens:
-        device = logprobs.device
-        sampled = micro.mask.astype(bool)
-        per_token = np.repeat(micro.advantages, micro.lengths)[sampled]
-        return Tokens(
-            logprobs=logprobs,
-            old=logprobs.detach() if old is None else old,
-            engine=torch.from_numpy(micro.logprobs[sampled]).to(device),
-            reference=self._score_reference(micro),
-            advantages=torch.from_numpy(per_token).to(device),
-        )
+    def _packed(self, share: TrainBatch) -> list[Packed]:
+        """The micro-batches, all on the device before the first is computed.
+
+        Ranks that hold one copy together gather its layers together, so that they need equally
+        many.
+        """
+        device = self.policy.device
+        packs = [pack(micro, device) for micro in share.micro_batches(self._micro_batch_tokens)]
+        if self._ranks.shard > 1:
+            missing = self._ranks.most(len(packs)) - len(packs)
+            packs += [pack(NOTHING, device)] * missing
+        return packs
 
     @torch.no_grad()
-    def _score_reference(self, micro: TrainBatch) -> Tensor | None:
+    def _score_reference(self, packed: Packed) -> Tensor | None:
         if self._reference is None:
             return None
-        return score(self._reference, micro, self._temperature).logprobs
+        logprobs: Tensor = self._reference(packed, self._temperature)[0]
+        return logprobs
 
     @torch.no_grad()
     def _old(self, share: TrainBatch) -> list[Tensor]:
         """The policy's log-probabilities now, by micro-batch."""
-        return [
-            score(self.policy.model, micro, self._temperature).logprobs
-            for micro in share.micro_batches(self._micro_batch_tokens)
-        ]
+        return [self._scorer(packed, self._temperature)[0] for packed in self._packed(share)]

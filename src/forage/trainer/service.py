@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,11 @@ from forage.errors import UserError
 from forage.trainer.batch import TrainBatch
 
 if TYPE_CHECKING:
+    import torch
+
     from forage.trainer.learner import Tally
+    from forage.trainer.memory import MemoryPlan
+    from forage.trainer.scorer import Scorer
     from forage.weights import PublishReport
 
 WEIGHTS = "weights"
@@ -34,7 +39,10 @@ class TrainerConfig:
         kl: coefficient of the KL term; 0 keeps no reference model.
         grad_clip: largest gradient norm.
         temperature: that samples are drawn at.
-        micro_batch_tokens: tokens per forward pass, padding included.
+        micro_batch_tokens: tokens per forward pass, at most (fewer where memory is short).
+        longest: tokens of the longest sample that there may be.
+        shard: trainers that hold one copy of the model together.
+        gpu_share: of a GPU's memory that this trainer may use.
         minibatches: optimizer steps per batch.
         restore: checkpoint folder to continue from.
         weight_version: that was published last; the next publication is one higher.
@@ -49,6 +57,9 @@ class TrainerConfig:
     grad_clip: float
     temperature: float
     micro_batch_tokens: int
+    longest: int
+    shard: int
+    gpu_share: float
     minibatches: int
     restore: str | None
     weight_version: int
@@ -86,56 +97,111 @@ class Trainer:
 
     def __init__(self, config: TrainerConfig) -> None:
         """Load the model, join the other ranks, restore a checkpoint if there is one."""
-        from forage.model.load import compute_dtype, default_device, load_policy, load_tokenizer
+        import torch
+
+        from forage.model.load import default_device, load_tokenizer
         from forage.trainer.algorithms import ALGORITHMS, LossSettings
         from forage.trainer.learner import Learner
-        from forage.trainer.logprobs import check_head
+        from forage.trainer.memory import let_blocks_grow
         from forage.trainer.policy import Policy
         from forage.trainer.ranks import Ranks
         from forage.weights.publish import Publisher
 
+        let_blocks_grow()
         context = app.context()
         device = default_device()
         self._config = config
-        self._ranks = Ranks(context.rank, context.size, context.rendezvous, device)
+        plan = self._plan(device)
+        self._ranks = Ranks(context.rank, context.size, context.rendezvous, device, config.shard)
         self._tokenizer = load_tokenizer(config.model)
-        model = load_policy(config.model, compute_dtype(device), device)
-        check_head(model)
-        reference = None
-        if config.kl > 0:
-            reference = load_policy(config.model, compute_dtype(device), device).requires_grad_(
-                False
-            )
-        self._policy = Policy(model, config.learning_rate, config.weight_decay)
+        scorer = self._scorer(device, plan, frozen=False)
+        self._policy = Policy(
+            scorer.model,
+            config.learning_rate,
+            config.weight_decay,
+            optimizer_device=torch.device("cpu") if plan and plan.optimizer_on_cpu else None,
+        )
         self._start_digest = self._digest()
         if config.restore is not None:
             self._restore(Path(config.restore))
         self._learner = Learner(
             self._policy,
-            reference,
+            scorer,
+            self._scorer(device, plan, frozen=True) if config.kl > 0 else None,
             ALGORITHMS[config.algorithm],
             LossSettings(config.clip, config.kl),
             self._ranks,
             temperature=config.temperature,
-            micro_batch_tokens=config.micro_batch_tokens,
+            micro_batch_tokens=plan.micro_batch_tokens if plan else config.micro_batch_tokens,
         )
         self._publisher = Publisher(WEIGHTS)
         self._version = config.weight_version
 
+    def _plan(self, device: torch.device) -> MemoryPlan | None:
+        """How this trainer fits on its GPU, before anything is loaded; None on a CPU."""
+        import torch
+
+        from forage.model.facts import ModelFacts
+        from forage.model.load import model_config
+        from forage.trainer.memory import Workload, plan_memory
+
+        if device.type != "cuda":
+            return None
+        config = self._config
+        work = Workload(
+            micro_batch_tokens=config.micro_batch_tokens,
+            longest=config.longest,
+            reference=config.kl > 0,
+            shard=config.shard,
+        )
+        budget = config.gpu_share * torch.cuda.get_device_properties(device).total_memory
+        plan = plan_memory(ModelFacts.from_config(model_config(config.model)), work, budget)
+        sys.stderr.write(f"trainer memory in GiB: {plan}\n")
+        return plan
+
+    def _scorer(self, device: torch.device, plan: MemoryPlan | None, *, frozen: bool) -> Scorer:
+        """The model, loaded and made ready for its device."""
+        from forage.model.load import compute_dtype, load_policy
+        from forage.trainer.scorer import Scorer
+
+        model = load_policy(self._config.model, compute_dtype(device), device)
+        scorer = Scorer(model.requires_grad_(not frozen))
+        if plan is not None:
+            scorer.compile_layers()
+            scorer.recompute(0 if frozen else plan.recompute)
+        if self._ranks.shards is not None:
+            scorer.shard(self._ranks.shards)
+        return scorer
+
     def update(self, batch: TrainBatch | app.Ref) -> UpdateReport:
         """Train on a batch; every rank takes its share. Called as a broadcast."""
+        import torch
+
         started = time.perf_counter()
         whole = batch if isinstance(batch, TrainBatch) else app.get(batch)
         config = self._config
         if not whole.mask.any():
             return UpdateReport(lr=config.learning_rate)
-        tally, norm = self._learner.update(whole, config.minibatches, config.grad_clip)
+        try:
+            tally, norm = self._learner.update(whole, config.minibatches, config.grad_clip)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"a trainer ran out of GPU memory ({reason}); lower --micro-batch-tokens"
+            ) from error
         return self._report(whole, tally, norm, time.perf_counter() - started)
 
-    def publish(self) -> tuple[PublishReport, app.Ref]:
-        """Publish the policy under the next version; returns where its manifest lies."""
+    def publish(self) -> tuple[PublishReport, app.Ref] | None:
+        """Publish the policy under the next version. Called as a broadcast.
+
+        Returns:
+            The report and where the manifest lies; None on ranks other than 0, which only send.
+        """
         self._version += 1
-        report = self._publisher.publish(self._policy.tensors(), self._version)
+        tensors = self._policy.tensors()
+        if self._ranks.rank != 0:
+            return None
+        report = self._publisher.publish(tensors, self._version)
         assert self._publisher.manifest_ref is not None
         return report, self._publisher.manifest_ref
 
@@ -143,11 +209,13 @@ class Trainer:
         """Rank 0 writes policy (Hugging Face layout), masters, optimizer and `trainer.json`."""
         from forage.model.load import save_policy
 
-        if self._ranks.rank != 0:
+        out, writes = Path(folder), self._ranks.rank == 0
+        tensors = self._policy.tensors()
+        if writes:
+            save_policy(self._policy.model, self._tokenizer, out / "policy", tensors)
+        self._policy.save(out, write=writes)
+        if not writes:
             return
-        out = Path(folder)
-        save_policy(self._policy.model, self._tokenizer, out / "policy")
-        self._policy.save(out)
         facts = {"weight_version": self._version, "reference_digest": self._start_digest}
         (out / "trainer.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -169,10 +237,8 @@ class Trainer:
         return f"{total % 2**64:016x}"
 
     def _report(self, whole: TrainBatch, tally: Tally, norm: float, seconds: float) -> UpdateReport:
-        sums = [tally.tokens, tally.kl, tally.entropy, tally.clipped]
-        tokens, kl, entropy, clipped = self._ranks.sums(sums)
-        own = np.concatenate(tally.mismatch) if tally.mismatch else np.empty(0, np.float32)
-        mismatch = self._ranks.gather(own)
+        tokens, kl, entropy, clipped = self._ranks.sums([tally.tokens, *tally.sums()])
+        mismatch = self._ranks.gather(tally.mismatch())
         return UpdateReport(
             tokens_trained=int(tokens),
             samples_trained=len(whole),

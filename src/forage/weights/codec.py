@@ -1,15 +1,14 @@
-"""Deltas between two versions of a tensor, exact to the bit.
+"""Deltas between two versions of a stretch of weights, exact to the bit.
 
 At the learning rates of reinforcement learning most bf16 weights don't move in one update, so a
 version is sent as the positions and new values of what changed. Values are absolute: applying a
-delta twice is harmless. Tensors are cut into blocks, which bounds the memory of both sides and
-lets each stretch of a tensor take the form that is smaller there: positions and values, or the
-whole block.
+delta twice is harmless. The stretch holds many tensors one after another, so that a GPU packs them
+all in a few launches. It is cut into blocks, which bounds the memory of both sides and lets each
+take the form that is smaller there: positions and values, or the whole block.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,19 +19,25 @@ from torch import Tensor
 
 from forage.weights.bitpack import PackedPositions, low_bytes, pack_positions, unpack_positions
 from forage.weights.bits import as_words, to_words
+from forage.weights.digest import MASK64
 
-BLOCK = 1 << 22  # elements
+# Elements. A GPU packs a block in about 80 launches and waits twice, whatever its size; it takes a
+# byte of memory per element and about 40 per changed one.
+BLOCK = 1 << 27
+
+_SPREAD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDelta:
-    """What changed in elements [start, start + length) of a flattened tensor.
+    """What changed in elements [start, start + length) of a stretch.
 
     Attributes:
         count: changed elements; equal to `length` where the block is sent whole.
         low_bits: parameter of the packed positions (0 where whole).
-        payload: uint8: `count` bf16 values; then, unless whole, the positions' low bits and runs.
-        checksum: CRC-32 of the fields above.
+        payload: uint8, of even length: `count` bf16 values; then, unless whole, the positions'
+            low bits and runs.
+        checksum: of the fields above, 64 bits.
     """
 
     start: int
@@ -49,24 +54,41 @@ class BlockDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorDelta:
-    """New values for a tensor of `shape`; blocks without changes are left out."""
+class PackedBlock:
+    """A `BlockDelta` in the making; payload and `total`, its `payload_sum`, lie on the device."""
 
-    shape: tuple[int, ...]
-    blocks: tuple[BlockDelta, ...]
+    start: int
+    length: int
+    count: int
+    low_bits: int
+    payload: Tensor
+    total: Tensor
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the payloads, in bytes."""
-        return sum(len(block.payload) for block in self.blocks)
+    def seal(self, payload: Tensor, total: int) -> BlockDelta:
+        """The delta, given CPU copies of `self.payload` and `self.total`."""
+        fields = (self.start, self.length, self.count, self.low_bits)
+        return BlockDelta(*fields, payload, checksum(*fields, len(payload), total))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Elements that differ between two versions of a stretch.
+
+    Attributes:
+        positions: int64 [n], in the stretch, increasing.
+        old, new: int16 [n], bf16 patterns.
+    """
+
+    positions: Tensor
+    old: Tensor
+    new: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A decoded block, ready to be written.
+    """New values for elements [start, start + length) of a stretch or of a tensor.
 
     Attributes:
-        start, length: the stretch of the flattened tensor.
         positions: int32 [n], relative to `start`; None: every element.
         bits: int16 [n], bf16 patterns.
     """
@@ -77,134 +99,117 @@ class Patch:
     bits: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Elements that differ between two versions of a tensor.
+def encode_blocks(previous: Tensor, current: Tensor) -> Iterator[tuple[PackedBlock, Change]]:
+    """Finds and packs what turns `previous` into `current`, both contiguous bf16 [n].
 
-    Attributes:
-        positions: int64 [n], in the flattened tensor.
-        old, new: int16 [n], bf16 patterns.
-    """
-
-    positions: Tensor
-    old: Tensor
-    new: Tensor
-
-
-def encode_delta(previous: Tensor, current: Tensor) -> TensorDelta | None:
-    """The delta that turns `previous` into `current`, or None where their bits are the same.
-
-    Args:
-        previous: contiguous bf16 tensor.
-        current: the same in its new version. The work is done on its device; the delta lies in CPU
-            memory.
+    Blocks without changes are left out. The work is done on `current`'s device.
 
     Raises:
-        ValueError: shapes or dtypes differ, or a tensor isn't contiguous bf16.
+        ValueError: lengths or dtypes differ, or a tensor isn't flat, contiguous bf16.
     """
-    blocks = tuple(block for block, _ in encode_blocks(previous, current))
-    return TensorDelta(tuple(current.shape), blocks) if blocks else None
-
-
-def encode_blocks(previous: Tensor, current: Tensor) -> Iterator[tuple[BlockDelta, Change]]:
-    """As `encode_delta`, block by block, each with its changed elements on `current`'s device."""
     old_bits, new_bits = _flat_bits(previous), _flat_bits(current)
-    if previous.shape != current.shape:
-        raise ValueError(f"a delta needs one shape: {[*previous.shape]} became {[*current.shape]}")
+    if len(old_bits) != len(new_bits):
+        raise ValueError(f"a delta needs one length: {len(old_bits)} became {len(new_bits)}")
     for start in range(0, len(new_bits), BLOCK):
         new = new_bits[start : start + BLOCK]
         old = old_bits[start : start + BLOCK].to(new.device)
         positions = (old != new).nonzero().squeeze(1)
         if len(positions):
-            block = _encode(start, new, positions)
-            yield block, Change(positions + start, old[positions], new[positions])
+            at = positions + start if start else positions
+            change = Change(at, old[positions], new[positions])
+            yield _pack(start, new, positions, change.new), change
 
 
-def decode_delta(delta: TensorDelta, device: torch.device | str = "cpu") -> list[Patch]:
-    """Checks and unpacks a delta, on `device`.
-
-    Raises:
-        ValueError: the delta is truncated or corrupted.
-    """
-    size = math.prod(delta.shape)
-    return [_decode(block, size, torch.device(device)) for block in delta.blocks]
+def encode_delta(previous: Tensor, current: Tensor) -> tuple[BlockDelta, ...]:
+    """As `encode_blocks`, sealed, in CPU memory."""
+    return tuple(
+        block.seal(block.payload.cpu(), int(block.total))
+        for block, _ in encode_blocks(previous, current)
+    )
 
 
-def apply_patch(target: Tensor, patch: Patch) -> None:
-    """Writes a patch into a tensor, in place.
-
-    Args:
-        target: bf16 or fp32, of the delta's shape; any strides and device.
-        patch: from `decode_delta`.
-    """
-    words = as_words(target)
-    bits = to_words(patch.bits.to(words.device), words.dtype)
-    if patch.positions is None and words.is_contiguous():
-        words.view(-1)[patch.start : patch.start + patch.length] = bits
-        return
-    if patch.positions is None:
-        positions = torch.arange(patch.length, device=words.device)
-    else:
-        positions = patch.positions.to(words.device, torch.int64)
-    positions = positions + patch.start
-    if words.is_contiguous():
-        words.view(-1)[positions] = bits
-    else:
-        words[torch.unravel_index(positions, words.shape)] = bits
-
-
-def apply_delta(target: Tensor, delta: TensorDelta) -> None:
-    """Writes a delta into a tensor in place; nothing is written unless all of it is sound.
+def decode_block(block: BlockDelta, size: int, device: torch.device | str = "cpu") -> Patch:
+    """Checks and unpacks a block of a stretch of `size` elements, on `device`.
 
     Raises:
-        ValueError: the delta is corrupted, or made for another shape.
+        ValueError: the block is truncated or corrupted.
     """
-    if tuple(target.shape) != delta.shape:
-        raise ValueError(f"a delta of shape {[*delta.shape]} can't go into {[*target.shape]}")
-    for patch in decode_delta(delta):
-        apply_patch(target, patch)
-
-
-def _encode(start: int, new: Tensor, positions: Tensor) -> BlockDelta:
-    """A block from all of its new bits and the positions, relative to it, of those that changed."""
-    count, low_bits, payload = len(new), 0, new.view(torch.uint8)
-    if 2 * len(positions) + len(positions) // 8 < len(payload):  # else positions can't pay
-        packed = pack_positions(positions, len(new))
-        sparse = torch.cat([new[positions].view(torch.uint8), packed.low, packed.high])
-        if len(sparse) < len(payload):
-            count, low_bits, payload = len(positions), packed.low_bits, sparse
-    payload = payload.to("cpu", copy=count == len(new))
-    checksum = _checksum(start, len(new), count, low_bits, payload)
-    return BlockDelta(start, len(new), count, low_bits, payload, checksum)
-
-
-def _decode(block: BlockDelta, size: int, device: torch.device) -> Patch:
-    start, length, count, payload = block.start, block.length, block.count, block.payload
-    if _checksum(start, length, count, block.low_bits, payload) != block.checksum:
-        raise ValueError(f"the delta of elements {start}..{start + length} is corrupted (checksum)")
-    if start < 0 or start + length > size or not 0 < count <= length or len(payload) < 2 * count:
+    start, length, count = block.start, block.length, block.count
+    if start < 0 or start + length > size or not 0 < count <= length < 1 << 31:
         raise ValueError(
-            f"a block of {count} values at {start}..{start + length}, in {len(payload)} bytes,"
-            f" can't be part of a tensor of {size} elements"
+            f"a block of {count} values at {start}..{start + length} can't be part of {size}"
+            " elements"
         )
-    payload = payload.to(device)
-    values, rest = payload[: 2 * count], payload[2 * count :]
-    bits = values.view(torch.int16)
+    nbytes = len(block.payload)
+    if nbytes % 2 or nbytes < 2 * count:
+        raise ValueError(f"a block of {count} values can't lie in {nbytes} bytes")
+    payload = block.payload.to(device)
+    total = int(payload_sum(payload))
+    if checksum(start, length, count, block.low_bits, nbytes, total) != block.checksum:
+        raise ValueError(f"the delta of elements {start}..{start + length} is corrupted (checksum)")
+    bits, rest = payload[: 2 * count].view(torch.int16), payload[2 * count :]
     if block.whole:
         if len(rest):
             raise ValueError(f"{len(rest)} bytes are left over after a whole block")
         return Patch(start, length, None, bits)
     split = low_bytes(count, block.low_bits)
     packed = PackedPositions(count, block.low_bits, rest[:split], rest[split:])
-    return Patch(start, length, unpack_positions(packed, length).to(torch.int32), bits)
+    return Patch(start, length, unpack_positions(packed, length), bits)
 
 
-def _checksum(start: int, length: int, count: int, low_bits: int, payload: Tensor) -> int:
-    header = struct.pack("<qqqq", start, length, count, low_bits)
-    return zlib.crc32(payload.numpy().data, zlib.crc32(header))
+def apply_patch(target: Tensor, patch: Patch) -> None:
+    """Writes a patch into a tensor, in place.
+
+    Args:
+        target: bf16 or fp32; any shape, strides and device.
+        patch: of the flattened tensor.
+    """
+    words = as_words(target)
+    bits = to_words(patch.bits.to(words.device), words.dtype)
+    if words.is_contiguous():
+        stretch = words.view(-1).narrow(0, patch.start, patch.length)
+        if patch.positions is None:
+            stretch.copy_(bits)
+        else:
+            stretch.scatter_(0, patch.positions.to(words.device, torch.int64), bits)
+        return
+    if patch.positions is None:
+        positions = torch.arange(patch.length, device=words.device)
+    else:
+        positions = patch.positions.to(words.device, torch.int64)
+    words[torch.unravel_index(positions + patch.start, words.shape)] = bits
+
+
+def payload_sum(payload: Tensor) -> Tensor:
+    """The sum of the 16-bit words (signed) of uint8 [2 n], each times the next odd number: int64.
+
+    A flipped bit and swapped words always show. It is cheap, since what is written is proven
+    afterwards by the digest.
+    """
+    words = payload.view(torch.int16)
+    return torch.arange(1, 2 * len(words) + 1, 2, device=words.device).mul_(words).sum()
+
+
+def checksum(
+    start: int, length: int, count: int, low_bits: int, payload_bytes: int, total: int
+) -> int:
+    """Of a block: its fields, its payload's length, and the `payload_sum`."""
+    fields = zlib.crc32(struct.pack("<qqqqq", start, length, count, low_bits, payload_bytes))
+    return (total + fields * _SPREAD) & MASK64
+
+
+def _pack(start: int, new: Tensor, positions: Tensor, values: Tensor) -> PackedBlock:
+    """A block from all of its new bits and those that changed, at positions relative to it."""
+    count, low_bits, payload = len(new), 0, new.view(torch.uint8)
+    if 2 * len(positions) + len(positions) // 8 < len(payload):  # else positions can't pay
+        packed = pack_positions(positions, len(new))
+        sparse = torch.cat([values.view(torch.uint8), packed.low, packed.high])
+        if len(sparse) < len(payload):
+            count, low_bits, payload = len(positions), packed.low_bits, sparse
+    return PackedBlock(start, len(new), count, low_bits, payload, payload_sum(payload))
 
 
 def _flat_bits(tensor: Tensor) -> Tensor:
-    if tensor.dtype != torch.bfloat16 or not tensor.is_contiguous():
-        raise ValueError(f"deltas are of contiguous bfloat16 tensors; got {tensor.dtype}")
-    return as_words(tensor).view(-1)
+    if tensor.dtype != torch.bfloat16 or tensor.dim() != 1 or not tensor.is_contiguous():
+        raise ValueError(f"deltas are of flat bfloat16; got {tensor.dtype} {[*tensor.shape]}")
+    return as_words(tensor)

@@ -6,14 +6,17 @@ over elements, so that it can be taken piece by piece, wherever the pieces lie:
 
     digest = sum over elements of mix64(position) * bits   (mod 2^64)
 
-`position` is the element's row-major index in the checkpoint tensor, `bits` its bf16 pattern as an
-unsigned number. It finds faults of transport and of indexing, not forgery.
+`position` is the element's row-major index in the checkpoint tensor, `bits` its bf16 pattern as a
+signed 16-bit number. It finds faults of transport and of indexing, not forgery.
+
+Mixing costs far more than multiplying and adding, and depends on the position alone. So the tensors
+of a policy are read side by side: a stretch of positions is mixed once for all that reach it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,9 +26,9 @@ from forage.weights.bits import as_words, from_words
 MASK64 = (1 << 64) - 1
 # Elements per step. On a CPU the int64 temporaries stay in its cache, and torch doesn't spread so
 # few over threads, which costs far more than it gains while cores are busy; on a GPU they take
-# less than 256 MB.
+# 128 MB, and smaller ones cost more launches than they save.
 _CPU_CHUNK = 1 << 15
-_GPU_CHUNK = 1 << 22
+_GPU_CHUNK = 1 << 23
 
 
 def _signed(value: int) -> int:
@@ -73,35 +76,92 @@ def tensor_digest(tensor: Tensor, *, offset: int = 0, strides: Sequence[int] | N
         strides = _row_major(words.shape)
     if len(strides) != words.dim():
         raise ValueError(f"{len(strides)} strides for a tensor of {words.dim()} dimensions")
-    total = torch.zeros((), dtype=torch.int64, device=words.device)
-    inexact = torch.zeros((), dtype=torch.int64, device=words.device)
+    total = torch.zeros(2, dtype=torch.int64, device=words.device)
     for start, piece in _pieces(words):
-        bits, rest = from_words(piece)
-        if rest is not None:
-            inexact |= rest.amax()
         at = offset + start * strides[0] if strides else offset
         factors = mix64_(_positions(piece.shape, strides, at, piece.device))
-        total += factors.mul_(_unsigned(bits)).sum()
-    if inexact.item():
+        bits, rest = from_words(piece)
+        total[0] += factors.mul_(bits).sum()
+        if rest is not None:
+            total[1] += rest.sum()
+    digest, inexact = total.tolist()
+    if inexact:
         raise ValueError("a float32 weight isn't a bfloat16 value: it was not published like this")
-    return int(total.item()) & MASK64
+    return int(digest) & MASK64
 
 
-def digest_change(positions: Tensor, old: Tensor, new: Tensor) -> int:
-    """What to add (mod 2^64) to a digest when elements change their bits.
+def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, int | None]:
+    """The `tensor_digest` of each tensor; None where an fp32 value isn't a bf16 value.
+
+    Raises:
+        ValueError: a tensor of another dtype.
+    """
+    digests: dict[str, int | None] = {}
+    flats: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        words = as_words(tensor)
+        if words.is_contiguous():
+            flats.setdefault(words.device, {})[name] = words.view(-1)
+        else:
+            digests[name] = _digest_or_none(tensor)
+    for device, group in flats.items():
+        digests |= _side_by_side(group, device)
+    return digests
+
+
+def digest_moves(positions: Tensor, old: Tensor, new: Tensor, bounds: Tensor) -> Tensor:
+    """What to add (mod 2^64) to the digests of tensors when elements change their bits.
 
     Args:
-        positions: int64 [n], of the changed elements.
-        old: int16 [n], their bits before.
+        positions: int64 [n], increasing, in a stretch that holds the tensors one after another.
+        old: int16 [n], the elements' bits before.
         new: int16 [n], their bits now.
+        bounds: int64 [tensors + 1], where each tensor starts in the stretch, and the last one ends.
+
+    Returns:
+        int64 [tensors].
     """
-    factors = mix64_(positions.clone())
-    moved = _unsigned(new) - _unsigned(old)
-    return int(factors.mul_(moved).sum().item()) & MASK64
+    owners = torch.searchsorted(bounds, positions, right=True) - 1
+    terms = mix64_(positions - bounds[owners]).mul_(new.to(torch.int64) - old)
+    sums = torch.cat([terms.new_zeros(1), terms.cumsum(0)])
+    return sums[torch.searchsorted(positions, bounds)].diff()
 
 
-def _unsigned(bits: Tensor) -> Tensor:
-    return bits.view(torch.uint16).to(torch.int64)
+def _side_by_side(flats: Mapping[str, Tensor], device: torch.device) -> dict[str, int | None]:
+    """Digests of flat words; each stretch of positions is mixed once for all of them."""
+    names = sorted(flats, key=lambda name: len(flats[name]), reverse=True)
+    totals = torch.zeros(len(names), dtype=torch.int64, device=device)
+    inexact = torch.zeros(len(names), dtype=torch.int64, device=device)
+    chunk = min(_chunk(device), len(flats[names[0]]))
+    products = torch.empty(chunk, dtype=torch.int64, device=device)
+    reaching = len(names)
+    for start in range(0, len(flats[names[0]]), max(chunk, 1)):
+        while len(flats[names[reaching - 1]]) <= start:
+            reaching -= 1
+        factors = mix64_(torch.arange(start, start + chunk, device=device))
+        sums = []
+        for index, name in enumerate(names[:reaching]):
+            bits, rest = from_words(flats[name][start : start + chunk])
+            product = torch.mul(bits, factors[: len(bits)], out=products[: len(bits)])
+            sums.append(product.sum())
+            if rest is not None:
+                inexact[index] += rest.sum()
+        totals[:reaching] += torch.stack(sums)
+    return {
+        name: None if rest else digest & MASK64
+        for name, digest, rest in zip(names, totals.tolist(), inexact.tolist(), strict=True)
+    }
+
+
+def _digest_or_none(tensor: Tensor) -> int | None:
+    try:
+        return tensor_digest(tensor)
+    except ValueError:
+        return None
+
+
+def _chunk(device: torch.device) -> int:
+    return _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
 
 
 def _positions(
@@ -125,8 +185,7 @@ def _pieces(words: Tensor) -> Iterator[tuple[int, Tensor]]:
     if words.dim() == 0:
         yield 0, words
         return
-    chunk = _CPU_CHUNK if words.device.type == "cpu" else _GPU_CHUNK
-    rows = max(1, chunk // (words.numel() // len(words)))
+    rows = max(1, _chunk(words.device) // (words.numel() // len(words)))
     for start in range(0, len(words), rows):
         yield start, words[start : start + rows]
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from forage import app
-from forage.weights.bits import as_words
-from forage.weights.codec import TensorDelta, encode_blocks
-from forage.weights.digest import MASK64, digest_change, tensor_digest
-from forage.weights.manifest import Manifest, ShardBase, ShardPart, TensorEntry
+from forage.weights.digest import MASK64, tensor_digests
+from forage.weights.layout import Layout
+from forage.weights.manifest import Manifest, TensorEntry
 from forage.weights.report import PublishReport
+from forage.weights.shard import Arrival, Shard
 
+Result = TypeVar("Result")
 
-@dataclass(slots=True)
-class _Shard:
-    """A shard as it was last published.
-
-    Attributes:
-        ref: at its newest cache version.
-        tensors: contiguous bf16 CPU tensors, the publisher's own.
-        part_bytes: size of the parts since the last base.
-    """
-
-    ref: app.Ref
-    tensors: dict[str, Tensor]
-    part_bytes: int = 0
+_WRITERS = 8
+# Shards on their way before the oldest has to be in the cache, which bounds pinned memory.
+_WHOLE_AHEAD = 4
+_DELTAS_AHEAD = 12
 
 
 @dataclass(slots=True)
@@ -44,9 +40,14 @@ class _Tally:
 class Publisher:
     """Publishes versions of one policy under a key prefix; used by one process at a time.
 
+    It keeps a bf16 copy of what it last published, 2 bytes per weight.
+
     Args:
         prefix: cache keys start with it.
         shard_bytes: whole tensors are gathered into shards of about this size.
+        keep: where the copy lies. `device`: with the tensors, where comparing takes milliseconds.
+            `cpu`: in CPU memory, for a GPU without room for it; the copy then crosses to the GPU
+            and back in each publication.
 
     Attributes:
         version: the last version published by this object, or None.
@@ -54,41 +55,49 @@ class Publisher:
             for all later versions, those of a later publisher under the same prefix included.
     """
 
-    def __init__(self, prefix: str, *, shard_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        shard_bytes: int = 256 << 20,
+        keep: Literal["device", "cpu"] = "device",
+    ) -> None:
         if shard_bytes < 1:
             raise ValueError(f"shard_bytes must be positive, not {shard_bytes}")
         self.version: int | None = None
         self.manifest_ref: app.Ref | None = None
         self._prefix = prefix
         self._shard_bytes = shard_bytes
+        self._keep_on = torch.device("cpu") if keep == "cpu" else None
         self._generation = 0
-        self._shards: list[_Shard] = []
+        self._shards: list[Shard] = []
         self._digests: dict[str, int] = {}
 
     def publish(self, tensors: Mapping[str, Tensor], version: int) -> PublishReport:
         """Publishes the policy as `version`, which exists when this returns.
 
-        The first publication, and one after a failure, is whole; others are deltas. When parts
-        have grown past half of the policy, its shards are rebased, so that a newcomer reads at
-        most one and a half policies; `published_bytes` leaves that out, since consumers of the
-        version before don't read it.
+        The first publication, and one after a failure, is whole; others are deltas. Where the
+        parts have grown past half of the policy, the shards with the largest are rebased until
+        they haven't, so that a newcomer reads at most one and a half policies; `published_bytes`
+        leaves that out, since consumers of the version before don't read it.
 
         Args:
-            tensors: bf16 by name, any device; the same names and shapes each time.
+            tensors: bf16 by name, all on one device; the same names and shapes each time.
             version: higher than any version published under the prefix.
 
         Raises:
             ValueError: an argument is wrong; nothing was published.
         """
         started = time.perf_counter()
-        _check_dtypes(tensors)
+        _check_tensors(tensors)
         whole = not self._shards
         if not whole:
             self._check_same(tensors)
-        self._check_newer(version)
+        before = self._standing_manifest()
+        self._check_newer(version, before)
         try:
             tally = self._whole(tensors, version) if whole else self._delta(tensors, version)
-            self._write_manifest(version, tally.digests)
+            self._write_manifest(version, tally.digests, before)
             self._bound_parts(version)
         except BaseException:
             # Half a version may lie in the cache: what the shards hold is no longer known.
@@ -104,46 +113,51 @@ class Publisher:
         )
 
     def _whole(self, tensors: Mapping[str, Tensor], version: int) -> _Tally:
-        tally = _Tally()
         self._generation = version
         app.delete(self._generation_prefix(version))  # left by a publisher that died in this place
-        shards = []
-        for index, names in enumerate(_group(tensors, self._shard_bytes)):
-            own = {name: _own_copy(tensors[name]) for name in names}
-            key = f"{self._generation_prefix(version)}shard-{index}"
-            shards.append(_Shard(app.put(ShardBase(version, own), key=key), own))
-            tally.nbytes += sum(tensor.nbytes for tensor in own.values())
-            tally.changed += sum(tensor.numel() for tensor in own.values())
-            tally.digests |= {name: tensor_digest(tensors[name]) for name in names}
-        self._shards = shards
+
+        def work() -> Iterator[Callable[[], Shard]]:
+            for index, layout in enumerate(_layouts(tensors, self._shard_bytes)):
+                stretch = layout.flatten(tensors)
+                arrival = Arrival([stretch])
+                kept = stretch.to(self._keep_on or stretch.device)
+                key = f"{self._generation_prefix(version)}shard-{index}"
+                yield partial(Shard.put, key, version, layout, kept, arrival)
+
+        self._shards = list(_in_threads(work(), _WHOLE_AHEAD))
+        tally = _Tally()
+        tally.nbytes = sum(tensor.nbytes for tensor in tensors.values())
+        tally.changed = sum(tensor.numel() for tensor in tensors.values())
+        digests = tensor_digests(tensors)
+        tally.digests = {name: digest for name, digest in digests.items() if digest is not None}
         return tally
 
     def _delta(self, tensors: Mapping[str, Tensor], version: int) -> _Tally:
         tally = _Tally(digests=dict(self._digests))
-        for shard in self._shards:
-            deltas: dict[str, TensorDelta] = {}
-            for name, own in shard.tensors.items():
-                delta = _move(name, own, tensors[name].contiguous(), tally)
-                if delta is not None:
-                    deltas[name] = delta
-            if not deltas:
-                continue
-            part = ShardPart(version, deltas)
-            shard.ref = app.append(shard.ref, part, expect=shard.ref.version)
-            nbytes = sum(delta.nbytes for delta in deltas.values())
-            shard.part_bytes += nbytes
+
+        def work() -> Iterator[Callable[[], tuple[int, dict[str, int]]]]:
+            for shard in self._shards:
+                encoded = shard.encode(tensors, self._keep_on)
+                if encoded is not None:
+                    tally.changed += encoded.changed
+                    yield partial(shard.append, version, encoded)
+
+        for nbytes, moves in _in_threads(work(), _DELTAS_AHEAD):
             tally.nbytes += nbytes
+            for name, move in moves.items():
+                tally.digests[name] = (tally.digests[name] + move) & MASK64
         return tally
 
-    def _write_manifest(self, version: int, digests: dict[str, int]) -> None:
+    def _write_manifest(
+        self, version: int, digests: dict[str, int], before: tuple[app.Ref, Manifest] | None
+    ) -> None:
         entries = {
-            name: TensorEntry(tuple(tensor.shape), digests[name])
-            for shard in self._shards
-            for name, tensor in shard.tensors.items()
+            name: TensorEntry(shape, digests[name], index)
+            for index, shard in enumerate(self._shards)
+            for name, shape in zip(shard.layout.names, shard.layout.shapes, strict=True)
         }
         refs = tuple(shard.ref for shard in self._shards)
         manifest = Manifest(version, self._generation, refs, entries)
-        before = self._standing_manifest()
         if before is None:
             self.manifest_ref = app.put(manifest, key=f"{self._prefix}/manifest")
         else:
@@ -154,16 +168,14 @@ class Publisher:
 
     def _bound_parts(self, version: int) -> None:
         parts = sum(shard.part_bytes for shard in self._shards)
-        policy = sum(tensor.nbytes for shard in self._shards for tensor in shard.tensors.values())
-        if 2 * parts <= policy:
-            return
-        for shard in self._shards:
-            if shard.part_bytes:
-                shard.ref = app.rebase(shard.ref, ShardBase(version, shard.tensors))
-                shard.part_bytes = 0
+        policy = sum(shard.previous.nbytes for shard in self._shards)
+        for shard in sorted(self._shards, key=lambda shard: shard.part_bytes, reverse=True):
+            if 2 * parts <= policy:
+                break
+            parts -= shard.part_bytes
+            shard.rebase(version)
 
-    def _check_newer(self, version: int) -> None:
-        before = self._standing_manifest()
+    def _check_newer(self, version: int, before: tuple[app.Ref, Manifest] | None) -> None:
         if before is not None and version <= before[1].version:
             raise ValueError(
                 f"weight version {version} isn't new: {self._prefix!r} is at {before[1].version};"
@@ -172,12 +184,14 @@ class Publisher:
 
     def _check_same(self, tensors: Mapping[str, Tensor]) -> None:
         shapes = {
-            name: tensor.shape for shard in self._shards for name, tensor in shard.tensors.items()
+            name: shape
+            for shard in self._shards
+            for name, shape in zip(shard.layout.names, shard.layout.shapes, strict=True)
         }
         for name in shapes.keys() ^ tensors.keys():
             raise ValueError(f"tensor {name!r} is in one of two successive versions only")
         for name, shape in shapes.items():
-            if tensors[name].shape != shape:
+            if tuple(tensors[name].shape) != shape:
                 raise ValueError(
                     f"tensor {name!r} was published as {[*shape]}, now it is"
                     f" {[*tensors[name].shape]}; start a new publisher for another model"
@@ -202,38 +216,38 @@ def _ref_to(key: str) -> app.Ref:
     return replace(other, key=key, version=0)
 
 
-def _check_dtypes(tensors: Mapping[str, Tensor]) -> None:
+def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
     if not tensors:
         raise ValueError("a policy without tensors can't be published")
     for name, tensor in tensors.items():
         if tensor.dtype != torch.bfloat16:
             raise ValueError(f"tensor {name!r} is {tensor.dtype}; round it to bfloat16 first")
+    devices = {str(tensor.device): name for name, tensor in tensors.items()}
+    if len(devices) > 1:
+        where = ", ".join(f"{name!r} on {device}" for device, name in devices.items())
+        raise ValueError(f"a policy is published from one device; this one has {where}")
 
 
-def _group(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
-    """Names in their order, cut where a shard would pass `shard_bytes`."""
-    shards: list[list[str]] = []
-    room = 0
+def _layouts(tensors: Mapping[str, Tensor], shard_bytes: int) -> Iterator[Layout]:
+    """Shards of the tensors in their order, cut where one would pass `shard_bytes`."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    room = shard_bytes
     for name, tensor in tensors.items():
-        if not shards or tensor.nbytes > room:
-            shards.append([])
-            room = shard_bytes
-        shards[-1].append(name)
+        if shapes and tensor.nbytes > room:
+            yield Layout.of(shapes)
+            shapes, room = {}, shard_bytes
+        shapes[name] = tuple(tensor.shape)
         room -= tensor.nbytes
-    return shards
+    yield Layout.of(shapes)
 
 
-def _own_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().to("cpu", copy=True)
-
-
-def _move(name: str, own: Tensor, current: Tensor, tally: _Tally) -> TensorDelta | None:
-    """The delta of one tensor; own copy and digest are moved on by the changed elements alone."""
-    blocks = []
-    for block, change in encode_blocks(own, current):
-        blocks.append(block)
-        as_words(own).view(-1)[change.positions.cpu()] = change.new.cpu()
-        tally.changed += len(change.positions)
-        moved = digest_change(change.positions, change.old, change.new)
-        tally.digests[name] = (tally.digests[name] + moved) & MASK64
-    return TensorDelta(tuple(own.shape), tuple(blocks)) if blocks else None
+def _in_threads(work: Iterator[Callable[[], Result]], ahead: int) -> Iterator[Result]:
+    """What each piece of work returns, in order; meanwhile the next `ahead` are prepared."""
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="publish") as writers:
+        pending: deque[Future[Result]] = deque()
+        for piece in work:
+            pending.append(writers.submit(piece))
+            if len(pending) > ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

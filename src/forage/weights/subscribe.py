@@ -7,21 +7,23 @@ needs it to pause.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from forage import app
 from forage.weights.bits import as_words
-from forage.weights.codec import Patch, apply_patch, decode_delta
-from forage.weights.digest import tensor_digest
-from forage.weights.manifest import Manifest, ShardBase, ShardPart
+from forage.weights.codec import apply_patch
+from forage.weights.digest import tensor_digests
+from forage.weights.manifest import Manifest
+from forage.weights.stage import Staged, Staging, VersionUnavailable, superseded
 
+__all__ = ["DigestMismatch", "Staged", "Subscriber", "VersionUnavailable"]
 
-class VersionUnavailable(LookupError):
-    """The cache holds another weight version than the one asked for."""
+_READERS = 4
 
 
 class DigestMismatch(ValueError):
@@ -39,34 +41,13 @@ class DigestMismatch(ValueError):
         return type(self), (self.version, self.names)
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A version that is fetched, decoded and checked, and waits to be applied.
-
-    Attributes:
-        manifest: of the version.
-        since: the version that the patches start from; None: they hold every tensor whole.
-        patches: (tensor name, patch), in the order to write them.
-        nbytes: bytes fetched for it.
-    """
-
-    manifest: Manifest
-    since: int | None
-    patches: tuple[tuple[str, Patch], ...]
-    nbytes: int
-
-    @property
-    def version(self) -> int:
-        """The weight version that `Subscriber.apply` makes of the tensors."""
-        return self.manifest.version
-
-
 class Subscriber:
     """Follows a published policy; for one set of tensors, used by one thread at a time.
 
     Args:
         manifest_ref: `Publisher.manifest_ref`.
-        device: where deltas are decoded and staged.
+        device: where deltas are decoded and staged: best where the tensors lie. On a GPU it takes
+            7 bytes per changed element until they are applied.
 
     Attributes:
         version: the weight version that the tensors hold, proven by digest; None before the first
@@ -81,6 +62,9 @@ class Subscriber:
         self.apply_seconds = 0.0
         self._manifest_ref = manifest_ref
         self._device = torch.device(device)
+        self._stream = None
+        if self._device.type == "cuda":
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._held: dict[str, int] = {}  # shard key -> cache version that the tensors hold
 
     def fetch(self, version: int) -> Staged:
@@ -97,21 +81,35 @@ class Subscriber:
                 f"weight version {version} was asked for, the published one is {manifest.version};"
                 " ask for that one"
             )
-        staging = _Staging(manifest, self._device)
+        staging = Staging(manifest, self._device)
         if self.version != version:
-            self._read_shards(staging, manifest)
+            with self._aside():
+                self._read_shards(staging, manifest)
         whole = not all(ref.key in self._held for ref in manifest.shards)
         self.bytes_fetched += staging.nbytes
         self.fetch_seconds += time.perf_counter() - started
         since = None if whole else self.version
         return Staged(manifest, since, tuple(staging.patches), staging.nbytes)
 
-    def _read_shards(self, staging: _Staging, manifest: Manifest) -> None:
-        try:
-            for ref in manifest.shards:
-                staging.read(ref, self._held.get(ref.key, 0))
-        except app.ObjectLost as lost:
-            raise _superseded(manifest.version) from lost
+    def _read_shards(self, staging: Staging, manifest: Manifest) -> None:
+        def read(ref: app.Ref) -> app.Update:
+            return app.fetch(ref, since=self._held.get(ref.key, 0))
+
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="fetch") as readers:
+            updates = readers.map(read, manifest.shards)
+            try:
+                for ref, layout in zip(manifest.shards, manifest.layouts(), strict=True):
+                    staging.add(ref, layout, next(updates))
+            except app.ObjectLost as lost:
+                raise superseded(manifest.version) from lost
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On a GPU, work on a stream of its own, so that it holds up nothing else; then wait."""
+        with torch.cuda.stream(self._stream):  # no stream: nothing happens
+            yield
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def apply(self, staged: Staged, tensors: Mapping[str, Tensor]) -> None:
         """Writes a staged version into the tensors, in place, and proves it by digest.
@@ -156,77 +154,8 @@ class Subscriber:
                 )
 
 
-class _Staging:
-    """Collects the patches that lead to one manifest's version."""
-
-    def __init__(self, manifest: Manifest, device: torch.device) -> None:
-        self.patches: list[tuple[str, Patch]] = []
-        self.nbytes = 0
-        self._manifest = manifest
-        self._device = device
-
-    def read(self, ref: app.Ref, since: int) -> None:
-        """Adds what `ref`'s shard holds after cache version `since`, up to the manifest's."""
-        update = app.fetch(ref, since=since)
-        reached = update.version - len(update.parts)
-        if update.base is not None:
-            self._add_base(update.base)
-        for part in update.parts:
-            self.nbytes += sum(delta.nbytes for delta in part.deltas.values())
-            if part.weight_version <= self._manifest.version:
-                self._add_part(part)
-                reached += 1
-        if reached != ref.version:
-            raise ValueError(
-                f"shard {ref.key!r} leads to its version {reached}, weight version"
-                f" {self._manifest.version} needs {ref.version}"
-            )
-
-    def _add_base(self, base: ShardBase) -> None:
-        if base.weight_version > self._manifest.version:
-            raise _superseded(self._manifest.version)
-        for name, tensor in base.tensors.items():
-            self._check_entry(name, tuple(tensor.shape), base.weight_version)
-            self.nbytes += tensor.nbytes
-            bits = as_words(tensor).view(-1)
-            self.patches.append((name, Patch(0, len(bits), None, bits)))
-
-    def _add_part(self, part: ShardPart) -> None:
-        for name, delta in part.deltas.items():
-            self._check_entry(name, delta.shape, part.weight_version)
-            try:
-                patches = decode_delta(delta, self._device)
-            except ValueError as error:
-                raise ValueError(
-                    f"weight version {part.weight_version}, tensor {name!r}: {error}"
-                ) from error
-            self.patches.extend((name, patch) for patch in patches)
-
-    def _check_entry(self, name: str, shape: tuple[int, ...], version: int) -> None:
-        entry = self._manifest.tensors.get(name)
-        if entry is None or entry.shape != shape:
-            raise ValueError(
-                f"weight version {version} holds {name!r} of shape {[*shape]}, which its manifest"
-                " doesn't list"
-            )
-
-
-def _superseded(version: int) -> VersionUnavailable:
-    return VersionUnavailable(
-        f"weight version {version} was replaced by a newer one while it was being read;"
-        " ask for the newer one"
-    )
-
-
 def _prove(manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-    entries = manifest.tensors.items()
-    wrong = [name for name, entry in entries if not _holds(tensors[name], entry.digest)]
+    digests = tensor_digests({name: tensors[name] for name in manifest.tensors})
+    wrong = [name for name, entry in manifest.tensors.items() if digests[name] != entry.digest]
     if wrong:
         raise DigestMismatch(manifest.version, wrong)
-
-
-def _holds(tensor: Tensor, digest: int) -> bool:
-    try:
-        return tensor_digest(tensor) == digest
-    except ValueError:  # an fp32 element that isn't a bf16 value
-        return False

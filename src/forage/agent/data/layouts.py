@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -63,21 +64,40 @@ def _layout_of(record: Record) -> Convert:
 
 def _hotpot(record: Record) -> Question:
     """HotpotQA and 2WikiMultihopQA, official or in the Hub's lists-in-an-object form."""
-    paragraphs = [
-        Passage(text_of(record, "title", title), _joined(record, sentences))
+    context = [
+        (text_of(record, "title", title), _sentences(record, sentences))
         for title, sentences in _pairs(record, "context", ("title",), ("sentences", "content"))
     ]
-    facts = _pairs(record, "supporting_facts", ("title",), ("sent_id",))
-    titles = dict.fromkeys(text_of(record, "title", title) for title, _ in facts)
-    return _question(record, paragraphs, tuple(titles), _label(record, "type"))
+    facts = [
+        (text_of(record, "title", title), number)
+        for title, number in _pairs(record, "supporting_facts", ("title",), ("sent_id",))
+    ]
+    question = _question(
+        record,
+        [Passage(title, " ".join(filter(None, sentences))) for title, sentences in context],
+        tuple(dict.fromkeys(title for title, _ in facts)),
+        _label(record, "type"),
+    )
+    return replace(question, evidence=_evidence(dict(context), facts))
 
 
-def _joined(record: Record, sentences: Any) -> str:
-    """The text of a paragraph; HotpotQA's sentences carry their spaces, 2WikiMultihopQA's don't."""
+def _sentences(record: Record, sentences: Any) -> list[str]:
+    """Of a paragraph; HotpotQA's sentences carry their spaces, 2WikiMultihopQA's don't."""
     if not isinstance(sentences, list):
         raise UserError(f"{record.where}: context must list sentences, has {_short(sentences)}")
-    texts = [text_of(record, "a sentence of context", sentence).strip() for sentence in sentences]
-    return " ".join(filter(None, texts))
+    return [text_of(record, "a sentence of context", sentence).strip() for sentence in sentences]
+
+
+def _evidence(
+    context: dict[str, list[str]], facts: Iterable[tuple[str, Any]]
+) -> tuple[Passage, ...]:
+    """The sentences that the facts name; some facts of HotpotQA name one that isn't there."""
+    found = [
+        Passage(title, context[title][number])
+        for title, number in facts
+        if isinstance(number, int) and 0 <= number < len(context.get(title, ()))
+    ]
+    return tuple(dict.fromkeys(sentence for sentence in found if sentence.text))
 
 
 def _pairs(

@@ -8,8 +8,7 @@ guess without searching, most two-hop ones stop after the first search.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from forage.agent.data.atlas.facts import ATTRIBUTES, Country, attribute_sentence, city_sentence
 from forage.agent.data.atlas.questions import (
@@ -17,10 +16,7 @@ from forage.agent.data.atlas.questions import (
     city_question,
     two_hop_question,
 )
-from forage.agent.protocol import information_parts
-from forage.agent.types import Passage
-
-Search = Callable[[str], Sequence[Passage]]
+from forage.agent.traces import Draft, Search, Trace
 
 KINDS = {"2hop": 0.6, "city": 0.25, "attribute": 0.15}
 """Shares of the kinds of question: two hops; the country of a city; a country's attribute."""
@@ -33,14 +29,6 @@ SECOND_SEARCH_SHARE = 0.2
 
 WRONG_QUERY_SHARE = 0.05
 """Of the queries: ask about something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A question and pieces of text: (text, trusted, written by the policy)."""
-
-    question: str
-    parts: tuple[tuple[str, bool, bool], ...]
 
 
 def imagine(countries: Sequence[Country], rng: random.Random) -> list[Country]:
@@ -67,76 +55,62 @@ class TraceWriter:
         self._values = {c.name: c.values for c in countries}
         self._search = search
         self._rng = rng
-        self._parts: list[tuple[str, bool, bool]] = []
 
     def write(self) -> Trace:
         """One example about a random fact."""
         city, country = self._rng.choice(list(self._country_of.items()))
         column = self._rng.randrange(len(ATTRIBUTES))
         (kind,) = self._rng.choices(list(KINDS), list(KINDS.values()))
-        self._parts = []
         if kind == "2hop":
-            question = two_hop_question(ATTRIBUTES[column], city)
-            self._two_hops(city, column)
-        elif kind == "city":
-            question = city_question(city)
-            self._one_hop_city(city)
-        else:
-            question = attribute_question(ATTRIBUTES[column], country)
-            self._one_hop_attribute(column, country)
-        return Trace(question, tuple(self._parts))
+            return self._two_hops(Draft(two_hop_question(ATTRIBUTES[column], city)), city, column)
+        if kind == "city":
+            return self._one_hop_city(Draft(city_question(city)), city)
+        draft = Draft(attribute_question(ATTRIBUTES[column], country))
+        return self._one_hop_attribute(draft, column, country)
 
-    def _two_hops(self, city: str, column: int) -> None:
+    def _two_hops(self, draft: Draft, city: str, column: int) -> Trace:
         attribute = ATTRIBUTES[column]
         if self._rng.random() < GUESS_SHARE:
-            return self._guess(self._rng.choice(self._countries).values[column])
-        country, evidence = self._find_country(city, f", then its {attribute}")
+            return _guess(draft, self._rng.choice(self._countries).values[column])
+        country, evidence = self._find_country(draft, city, f", then its {attribute}")
         if self._rng.random() >= SECOND_SEARCH_SHARE:
-            return self._answer(evidence, country)
+            return draft.answer(evidence, country)
         hint = f"{evidence} Find the {attribute} of {country}."
-        value, evidence = self._find_value(hint, column, country)
-        self._answer(evidence, value)
+        value, evidence = self._find_value(draft, hint, column, country)
+        return draft.answer(evidence, value)
 
-    def _one_hop_city(self, city: str) -> None:
+    def _one_hop_city(self, draft: Draft, city: str) -> Trace:
         if self._rng.random() < GUESS_SHARE:
-            return self._guess(self._rng.choice(self._countries).name)
-        country, evidence = self._find_country(city)
-        self._answer(evidence, country)
+            return _guess(draft, self._rng.choice(self._countries).name)
+        country, evidence = self._find_country(draft, city)
+        return draft.answer(evidence, country)
 
-    def _one_hop_attribute(self, column: int, country: str) -> None:
+    def _one_hop_attribute(self, draft: Draft, column: int, country: str) -> Trace:
         if self._rng.random() < GUESS_SHARE:
-            return self._guess(self._rng.choice(self._countries).values[column])
+            return _guess(draft, self._rng.choice(self._countries).values[column])
         hint = f"Find the {ATTRIBUTES[column]} of {country}."
-        value, evidence = self._find_value(hint, column, country)
-        self._answer(evidence, value)
+        value, evidence = self._find_value(draft, hint, column, country)
+        return draft.answer(evidence, value)
 
-    def _find_country(self, city: str, plan: str = "") -> tuple[str, str]:
+    def _find_country(self, draft: Draft, city: str, plan: str = "") -> tuple[str, str]:
         """Search for a city, perhaps for another one; returns its country and the evidence."""
         asked = self._rng.choice(list(self._country_of)) if self._slips() else city
-        self._ask(f"Find the country of {city}{plan}.", f"city {asked}")
+        query = f"city {asked}"
+        draft.ask(f"Find the country of {city}{plan}.", query, self._search(query))
         return self._country_of[asked], city_sentence(asked, self._country_of[asked])
 
-    def _find_value(self, hint: str, column: int, country: str) -> tuple[str, str]:
+    def _find_value(self, draft: Draft, hint: str, column: int, country: str) -> tuple[str, str]:
         """Search for a country's attribute, perhaps another country's."""
         attribute = ATTRIBUTES[column]
         asked = self._rng.choice(self._countries).name if self._slips() else country
-        self._ask(hint, f"{attribute} of {asked}")
+        query = f"{attribute} of {asked}"
+        draft.ask(hint, query, self._search(query))
         value = self._values[asked][column]
         return value, attribute_sentence(attribute, asked, value)
 
     def _slips(self) -> bool:
         return self._rng.random() < WRONG_QUERY_SHARE
 
-    def _ask(self, thought: str, query: str) -> None:
-        self._write(f"<think>{thought}</think> <search>{query}</search>")
-        for text, trusted in information_parts(self._search(query)):
-            self._parts.append((text, trusted, False))
 
-    def _answer(self, evidence: str, answer: str) -> None:
-        self._write(f"<think>{evidence}</think> <answer>{answer}</answer>")
-
-    def _guess(self, answer: str) -> None:
-        self._write(f"<think>It may be {answer}.</think> <answer>{answer}</answer>")
-
-    def _write(self, text: str) -> None:
-        self._parts.append((text, True, True))
+def _guess(draft: Draft, answer: str) -> Trace:
+    return draft.answer(f"It may be {answer}.", answer)

@@ -1,0 +1,1 @@
+"""How fast the parts are, each beside a ceiling measured in the same run."""

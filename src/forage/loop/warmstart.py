@@ -1,0 +1,108 @@
+"""A supervised start from supporting facts: from the data to a model that `train` takes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forage import app
+from forage.agent.data.splits import limit_to
+from forage.agent.types import DataSet, Question
+from forage.errors import UserError
+from forage.loop.config import TrainConfig
+from forage.loop.executors import gpu_share, trainer_resources
+from forage.loop.modelfiles import check_model, fetch_model
+from forage.loop.preflight import check_agent, check_fit, load_data
+from forage.loop.services import retriever_of
+from forage.trainer.supervised import SupervisedConfig, SupervisedReport, supervise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """What a supervised start is told beside a run's configuration.
+
+    Attributes:
+        out: new folder that the model is written to.
+        questions: traces are written about so many of the training questions; None for all.
+        max_epochs: at most; it ends before where the loss falls no further.
+        learning_rate: at its highest.
+        batch: traces per optimizer step.
+    """
+
+    out: str
+    questions: int | None
+    max_epochs: int
+    learning_rate: float
+    batch: int
+
+
+def write_start(config: TrainConfig, options: StartOptions) -> SupervisedReport:
+    """Let `config.model` imitate traces about training questions, and write it to `options.out`.
+
+    Held-out questions are those of a run with the same configuration; no trace is about them.
+
+    Raises:
+        UserError: for mistakes in the configuration or the data, before any process starts.
+    """
+    # It runs alone: there are no rollouts to share a GPU with.
+    alone = replace(config, rollouts=0, trainers=1)
+    out = Path(options.out)
+    if alone.model is None:
+        raise UserError("no model to start from; give --model")
+    check_model(alone.model)
+    check_agent(alone)
+    check_fit(alone, trainers=1)
+    if out.exists():
+        raise UserError(f"--out {out}: exists already; choose a new folder")
+    data = load_data(alone)
+    questions = _with_evidence(alone, data, options.questions)
+    fetch_model(alone.model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="forage-") as folder,
+        app.init(
+            "forage-warmstart",
+            engine=alone.engine,
+            address=alone.address,
+            resources=alone.resources,
+        ),
+    ):
+        resources = trainer_resources(alone)
+        service = supervise.options(resreq=resources, threads=alone.trainer_threads)
+        report: SupervisedReport = service.remote(
+            SupervisedConfig(
+                model=alone.model,
+                out=str(part),
+                retriever=retriever_of(alone, data, Path(folder)),
+                prompt=alone.prompt,
+                top_k=alone.top_k,
+                max_searches=alone.max_searches,
+                max_tokens=alone.max_tokens,
+                max_epochs=options.max_epochs,
+                learning_rate=options.learning_rate,
+                batch=options.batch,
+                micro_batch_tokens=alone.micro_batch_tokens,
+                gpu_share=gpu_share(resources),
+                seed=alone.seed,
+            ),
+            questions,
+        ).result()
+    part.rename(out)
+    return report
+
+
+def _with_evidence(config: TrainConfig, data: DataSet, limit: int | None) -> tuple[Question, ...]:
+    """The training questions to write traces about, without the paragraphs that came with them."""
+    found = [
+        replace(question, paragraphs=()) for question in data.train if question.supporting_titles
+    ]
+    if not found:
+        raise UserError(
+            f"--data {config.data}: names no supporting paragraphs, which traces are written "
+            "from; HotpotQA, 2WikiMultihopQA and MuSiQue do, and ctxs with isgold"
+        )
+    return tuple(found if limit is None else limit_to(found, limit))

@@ -1,0 +1,76 @@
+"""How rollouts are to generate, found out from the configuration alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from forage.errors import UserError
+from forage.loop import generating
+from forage.loop.config import TrainConfig
+from forage.loop.generating import (
+    calls_at_once,
+    check_generation,
+    check_generation_memory,
+    generation_share,
+)
+from forage.model.facts import ModelFacts
+from forage.rollout import choice
+from forage.rollout.memory import GIB
+
+SMALL = ModelFacts(
+    layers=30,
+    width=576,
+    inner=1536,
+    heads=9,
+    key_heads=3,
+    head_width=64,
+    vocabulary=49152,
+    tied=True,
+)
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    monkeypatch.setattr(choice, "vllm_version", lambda: "0.25.1")
+
+
+def config(gpu: float | None = None, **values) -> TrainConfig:
+    resources = "cpu=1" if gpu is None else f"cpu=1,gpu={gpu}"
+    return TrainConfig(rollout_resources=resources, **values)
+
+
+def test_calls_fill_the_batch_where_they_share_one(vllm):
+    assert calls_at_once(config(gpu=1, max_batch=256, prompts_per_task=5, group_size=5)) == 11
+    assert calls_at_once(config(gpu=1, max_batch=8, prompts_per_task=5, group_size=5)) == 1
+    assert calls_at_once(config(gpu=1, generation="torch")) == 1
+    assert calls_at_once(config()) == 1
+
+
+def test_a_part_of_a_gpu_gives_a_part_of_its_memory():
+    assert generation_share(config(gpu=0.5)) == pytest.approx(0.45)
+    assert generation_share(config(gpu=2)) == pytest.approx(0.9)
+    assert generation_share(config(gpu=0.5, gpu_memory=0.3)) == 0.3
+
+
+def test_an_engine_that_cannot_be_had_is_an_error(vllm):
+    check_generation(config(gpu=1, generation="vllm"))
+    with pytest.raises(UserError, match="needs a GPU in every rollout executor"):
+        check_generation(config(generation="vllm"))
+    with pytest.raises(UserError, match="--gpu-memory 1.5: it is a share, at most 1"):
+        check_generation(config(gpu=1, gpu_memory=1.5))
+
+
+def test_a_cluster_is_asked_for_nothing_but_gpus():
+    check_generation(config(gpu=1, generation="vllm", address="auto", engine="ray"))
+    with pytest.raises(UserError, match="needs a GPU"):
+        check_generation(config(generation="vllm", address="auto", engine="ray"))
+
+
+def test_a_dry_run_tells_how_many_samples_fit(vllm, monkeypatch):
+    monkeypatch.setattr(generating, "gpu_memories", lambda: [8 * GIB, 24 * GIB, 24 * GIB])
+    lines = check_generation_memory(config(gpu=1, max_batch=200), SMALL)
+    assert [line.split(" GiB GPU: weights 0.3")[0] for line in lines] == ["8", "24"]
+    assert lines[1].endswith("for 200 samples of 4096 tokens at once")
+    monkeypatch.setattr(generating, "gpu_memories", lambda: [2 * GIB])
+    with pytest.raises(UserError, match="generation does not fit on the GPU"):
+        check_generation_memory(config(gpu=1, max_batch=200), SMALL)
