@@ -107,8 +107,10 @@ class Pool(ABC):
     def enqueue(self, call: Call) -> None:
         """Put a call at the end of the queue."""
         call.state = CallState.QUEUED
+        waiting = bool(self.queue)  # then nobody is free
         self.queue.append(call)
-        self.dispatch()
+        if not waiting:
+            self.dispatch()
         if self.queue:
             self.hub.replan()
 
