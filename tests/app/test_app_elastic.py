@@ -100,6 +100,7 @@ def test_retries_are_counted(running: app.App, tmp_path: Path) -> None:
     assert "last words" in caught.value.log
     assert "last words" in str(caught.value)
     assert len(executors(running, worker)) <= 1
+    assert running.status()["sessions"][0]["retried"] == 2
 
 
 def test_no_retries_where_a_call_must_not_run_twice(running: app.App, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class ElasticPool(Pool):
                 continue
             if call.retries > 0:
                 call.retries -= 1
+                self.retried += 1
                 call.state = CallState.QUEUED
                 again.append(call)
                 self.hub.event("call_retried", session=self.id, call=call.label, exit=lost.exit)

@@ -58,6 +58,7 @@ class Pool(ABC):
         self.yields = False
         self.closed: Future[None] = Future()
         self.generation = 0
+        self.retried = 0  # calls that ran again because their executor was lost
         self._app = app
         self.service = service
         self.args = args
