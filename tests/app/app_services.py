@@ -197,6 +197,28 @@ class Caller:
     def square(self, value: int) -> int:
         return square.remote(value).result()
 
+    def begin_counting(self, session: app.Session, seconds: float) -> None:
+        """Leave a thread behind that calls another session, one call after the other."""
+        self.counted = 0
+        end = time.monotonic() + seconds
+
+        def count() -> None:
+            while time.monotonic() < end:
+                self.counted += session.double.remote(1).result() // 2
+                time.sleep(0.001)
+
+        self.counting = threading.Thread(target=count)
+        self.counting.start()
+
+    def counted_while_asleep(self, seconds: float) -> int:
+        before = self.counted
+        time.sleep(seconds)
+        return self.counted - before
+
+    def count_to_the_end(self) -> int:
+        self.counting.join()
+        return self.counted
+
     def cancel(self, session: app.Session, marker: str) -> tuple[bool, bool]:
         """Whether a queued and a running call can be cancelled."""
         running = session.sleep.remote(1.0, marker)

@@ -43,8 +43,11 @@ def test_idle_executors_above_warmup_are_released(
     running: app.App, tmp_path: Path, events: Events
 ) -> None:
     worker = Worker.options(warmup=1, max_executors=3, idle_timeout=0.1).remote()
-    pids = {f.result() for f in [worker.sleep.remote(0.5) for _ in range(3)]}
-    assert len(pids) >= 2
+    hall = tmp_path / "hall"
+    hall.mkdir()
+    assert all([f.result() for f in [worker.meet.remote(str(hall), 3) for _ in range(3)]])
+    pids = {int(entry.name.partition("-")[0]) for entry in hall.iterdir()}
+    assert len(pids) == 3
     until(lambda: len(executors(running, worker)) == 1)
     until(lambda: sum(map(alive, pids)) == 1)
     assert events("executor_released")
@@ -100,6 +103,7 @@ def test_retries_are_counted(running: app.App, tmp_path: Path) -> None:
     assert "last words" in caught.value.log
     assert "last words" in str(caught.value)
     assert len(executors(running, worker)) <= 1
+    assert running.status()["sessions"][0]["retried"] == 2
 
 
 def test_no_retries_where_a_call_must_not_run_twice(running: app.App, tmp_path: Path) -> None:

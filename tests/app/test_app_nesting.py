@@ -25,6 +25,15 @@ def test_handles_work_inside_executors(running: app.App) -> None:
     assert caller.broadcast.remote(gang, 3).result() == [(0, 3), (1, 3)]
 
 
+def test_a_thread_left_behind_goes_on_calling(running: app.App) -> None:
+    caller, worker = Caller.options(max_executors=1).remote(), Worker.remote()
+    worker.add.remote().result()  # it is there
+    caller.begin_counting.remote(worker, 1.5).result()
+    assert caller.counted_while_asleep.remote(0.5).result() > 5
+    assert [caller.counted_while_asleep.remote(0).result() >= 0 for _ in range(50)] == [True] * 50
+    assert caller.count_to_the_end.remote().result() > 10
+
+
 def test_errors_cross_two_executors(running: app.App) -> None:
     with pytest.raises(UserError, match="code 9") as caught:
         Caller.remote().call.remote(Worker.remote(), "fail", 9).result()

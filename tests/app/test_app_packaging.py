@@ -144,14 +144,20 @@ FILES = [
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(patterns(), min_size=1, max_size=4), st.lists(patterns(), max_size=2))
+@given(
+    st.lists(patterns(), min_size=1, max_size=4),
+    st.lists(patterns(), max_size=2),
+    st.lists(patterns(), max_size=2),
+)
 def test_ignore_files_mean_what_git_says(
-    project: Callable[..., Path], top: list[str], nested: list[str]
+    project: Callable[..., Path], top: list[str], nested: list[str], own: list[str]
 ) -> None:
     root = project({name: "" for name in FILES})
     (root / ".gitignore").write_text("\n".join(top) + "\n")
     (root / "a" / ".gitignore").write_text("\n".join(nested) + "\n")
     listing = ["git", "-c", "core.excludesFile=", "ls-files", "-co", "--exclude-standard"]
     subprocess.run(["git", "init", "-q", str(root)], check=True)
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "exclude").write_text("\n".join(own) + "\n")
     told = subprocess.run(listing, cwd=root, check=True, capture_output=True, text=True)
     assert names(app.packaged()) == sorted(told.stdout.splitlines())

@@ -50,7 +50,7 @@ class Run:
         self.mark = uuid.uuid4().hex
         flags = [
             word
-            for key, value in {**SMALL, **changes, "out": out}.items()
+            for key, value in {**SMALL, **changes, "out": os.path.relpath(out, HERE)}.items()
             for word in (f"--{key.replace('_', '-')}", str(value))
         ]
         self.process = subprocess.Popen(

@@ -47,6 +47,16 @@ def _forage(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
+def test_on_ray_a_run_is_the_same_bit_for_bit(
+    tmp_path: Path, whole: tuple[RunDir, str], model: str
+) -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    run = Run(tmp_path / "run", model=model, engine="ray")
+    run.finish()
+    assert lasting(run.dir) == lasting(whole[0])
+
+
 def test_every_step_learns_and_publishes(whole: tuple[RunDir, str]) -> None:
     metrics = read_json(whole[0].metrics)
     assert [record["step"] for record in metrics] == [1, 2, 3, 4]

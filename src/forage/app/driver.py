@@ -240,7 +240,8 @@ def init(
             what this process may use.
         run_dir: folder for `events.jsonl` and executors' `logs/`; if None, a temporary one that
             goes with the app.
-        cache: shared memory that the object cache may hold before it spills to disk, `16g`.
+        cache: shared memory that the object cache may hold before it spills to disk, `16g`. A
+            running Ray cluster has its own.
         address: of a running Ray cluster, `host:port` or `auto`; if None, that in `RAY_ADDRESS`.
             Without any, engine `ray` starts one on this machine, which ends with the app.
         install: have the nodes of a cluster install the project's declared dependencies; if

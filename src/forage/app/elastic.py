@@ -19,17 +19,22 @@ class ElasticPool(Pool):
 
     def dispatch(self) -> None:
         """Give queued calls, in order, to the executors with the fewest."""
-        while self.queue:
-            free = [
-                executor
-                for executor in self.executors.values()
-                if executor.takes_calls and len(executor.calls) < self.options.concurrency
-            ]
-            if not free:
-                return
-            # Of equally free ones the last used: the others may then idle out.
-            chosen = min(free, key=lambda e: (len(e.calls), -e.idle_since))
-            self.run(self.queue[0], [chosen])
+        while self.queue and (executor := self._freest()) is not None:
+            self.run(self.queue[0], [executor])
+
+    def _freest(self) -> Executor | None:
+        """The executor with the fewest calls, if any takes one more.
+
+        Of equally free ones the last used: the others may then idle out.
+        """
+        freest, fewest = None, self.options.concurrency
+        for executor in self.executors.values():
+            calls = len(executor.calls)
+            if calls > fewest or not executor.takes_calls:
+                continue
+            if calls < fewest or (freest and executor.idle_since > freest.idle_since):
+                freest, fewest = executor, calls
+        return freest
 
     def start(self, placements: tuple[Placement, ...]) -> None:
         """Start one executor per placement."""
@@ -59,6 +64,7 @@ class ElasticPool(Pool):
                 continue
             if call.retries > 0:
                 call.retries -= 1
+                self.retried += 1
                 call.state = CallState.QUEUED
                 again.append(call)
                 self.hub.event("call_retried", session=self.id, call=call.label, exit=lost.exit)

@@ -1,7 +1,7 @@
 """An executor's process: constructs one object and runs its methods.
 
-A reader thread takes messages; plain methods run in the main thread (with `concurrency` above one
-in a pool of threads), `async` methods on an event loop in a thread of its own.
+Plain methods run in the main thread (with `concurrency` above one in a pool of threads), `async`
+methods on an event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import inspect
 import os
-import queue
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from forage.app import contexts, failures, runtime
 from forage.app.cache.storage import Places
-from forage.app.link import Link, end_process_group
+from forage.app.inlet import Inlet
+from forage.app.link import Link
 from forage.app.services import CALL, Service
 from forage.app.waits import running_call
 from forage.app.wire import (
-    Answer,
     Construct,
     Exit,
     Failure,
@@ -32,7 +31,6 @@ from forage.app.wire import (
     NotReady,
     Packed,
     Ready,
-    Settled,
     read_message,
 )
 
@@ -46,28 +44,11 @@ def serve(sock: socket.socket, stream: BinaryIO, serial: int, address: str = "12
     places: Places = read_message(stream)
     link = Link(sock, serial, places)
     runtime.install(link)
-    worker = Executor(link)
-    reader = threading.Thread(target=_read, args=(stream, link, worker), name="forage-reader")
-    reader.daemon = True
-    reader.start()
+    worker = Executor(link, Inlet(sock, stream, link))
     gpus = tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
     with _meeting_point(address) as port:
         link.send(Hello(os.getpid(), address, port.getsockname()[1], gpus))
         worker.work()
-
-
-def _read(stream: BinaryIO, link: Link, worker: Executor) -> None:
-    try:
-        while True:
-            message = read_message(stream)
-            if isinstance(message, Answer | Settled):
-                link.receive(message)
-            else:
-                worker.inbox.put(message)
-            if isinstance(message, Exit):
-                return
-    except (EOFError, ConnectionError):
-        end_process_group()
 
 
 def _meeting_point(address: str) -> socket.socket:
@@ -83,11 +64,11 @@ def _meeting_point(address: str) -> socket.socket:
 
 
 class Executor:
-    """Runs what comes into `inbox`, in the thread that calls `work`."""
+    """Does what comes through `inlet`, in the thread that calls `work`."""
 
-    def __init__(self, link: Link) -> None:
-        self.inbox: queue.SimpleQueue[Construct | Invoke | Exit] = queue.SimpleQueue()
+    def __init__(self, link: Link, inlet: Inlet) -> None:
         self._link = link
+        self._inlet = inlet
         self._object: Any = None
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,14 +76,14 @@ class Executor:
     def work(self) -> None:
         """Construct, then run calls until the end."""
         while True:
-            message = self.inbox.get()
-            match message:
-                case Invoke():
+            message = self._inlet.next()
+            if isinstance(message, Exit):
+                return
+            with self._inlet.away():
+                if isinstance(message, Invoke):
                     self._start(message)
-                case Construct():
+                else:
                     self._construct(message)
-                case Exit():
-                    return
 
     def _construct(self, message: Construct) -> None:
         contexts.enter(message.context)

@@ -9,7 +9,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -45,6 +45,8 @@ class Link:
         self.name = places.app
         self.cache = Client(places.open(writer_name(serial)), self._ask)
         self.waits = Waits(lambda stuck: self.send(Stuck(stuck)))
+        self.expects_messages: Callable[[], None] = lambda: None
+        """Called where one is awaited from now on."""
         self._sock = sock
         self._sending = threading.Lock()
         self._call_numbers = itertools.count(serial * _CALLS_PER_PROCESS)
@@ -63,8 +65,13 @@ class Link:
         except OSError:
             end_process_group()
 
+    @property
+    def awaits_messages(self) -> bool:
+        """Whether an answer or the end of a call is still to come."""
+        return bool(self._answers or self._futures)
+
     def receive(self, message: Answer | Settled) -> None:
-        """Take what the driver sends to this runtime; in the reader's thread."""
+        """Take what the driver sends to this runtime; in the thread that reads."""
         if isinstance(message, Answer):
             answer = self._answers.pop(message.request)
             if message.failure is None:
@@ -85,6 +92,7 @@ class Link:
     def submit(self, submission: Submission, future: CallFuture[Any]) -> None:
         """Send the call."""
         self._futures[submission.call] = future
+        self.expects_messages()
         self.send(Submit(submission))
 
     def supply(self, call: int, fills: Fills | Failure) -> None:
@@ -135,6 +143,7 @@ class Link:
         request = next(self._requests)
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._answers[request] = answer
+        self.expects_messages()
         self.send(Ask(request, op, args))
         return answer.result(timeout)
 

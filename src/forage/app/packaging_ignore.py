@@ -1,4 +1,4 @@
-"""Which files of a project stay behind: what its `.gitignore` files name, as git reads them.
+"""Which files of a project stay behind: what its ignore files name, as git reads them.
 
 Git itself isn't asked: a project need not be a repository, and an image need not hold git.
 """
@@ -6,10 +6,12 @@ Git itself isn't asked: a project need not be a repository, and an image need no
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-IGNORE_FILE = ".gitignore"
+IGNORE_FILES = (".git/info/exclude", ".gitignore")
+"""Of each folder; the later says the last word."""
 
 
 class Rule(NamedTuple):
@@ -22,11 +24,11 @@ class Rule(NamedTuple):
 
 
 def read_rules(folder: Path, base: str, below: str = "") -> list[Rule]:
-    """The rules of a folder's ignore file. `below` leads from it to the root."""
-    try:
-        lines = (folder / IGNORE_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    """The rules of a folder's ignore files. `below` leads from it to the root."""
+    lines: list[str] = []
+    for name in IGNORE_FILES:
+        with suppress(OSError):
+            lines += (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
     return [rule for line in lines if (rule := _parse(line, base, below)) is not None]
 
 
@@ -71,7 +73,7 @@ def _below(line: str, below: str, keeps: bool, folders_only: bool) -> Rule | Non
 
 
 _TOKEN = re.compile(
-    r"(?P<lead>^\*\*/)|(?P<middle>/\*\*(?=/))|(?P<tail>/\*\*$)|(?P<stars>\*+)|(?P<one>\?)"
+    r"(?P<lead>^(?:\*\*/)+)|(?P<middle>(?:/\*\*)+(?=/))|(?P<tail>/\*\*$)|(?P<stars>\*+)|(?P<one>\?)"
     r"|(?P<set>\[!?\]?(?:\\.|[^\]\\])*\])|(?P<escaped>\\.)|(?P<plain>.)",
     re.DOTALL,
 )

@@ -58,6 +58,7 @@ class Pool(ABC):
         self.yields = False
         self.closed: Future[None] = Future()
         self.generation = 0
+        self.retried = 0  # calls that ran again because their executor was lost
         self._app = app
         self.service = service
         self.args = args
@@ -107,8 +108,10 @@ class Pool(ABC):
     def enqueue(self, call: Call) -> None:
         """Put a call at the end of the queue."""
         call.state = CallState.QUEUED
+        waiting = bool(self.queue)  # then nobody is free
         self.queue.append(call)
-        self.dispatch()
+        if not waiting:
+            self.dispatch()
         if self.queue:
             self.hub.replan()
 

@@ -38,6 +38,7 @@ def _session(pool: Pool, now: float) -> dict[str, Any]:
         "generation": pool.generation,
         "pending": view.pending,
         "running": view.running,
+        "retried": pool.retried,
         "executors": [
             {
                 "executor": executor.name,

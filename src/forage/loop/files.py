@@ -1,4 +1,4 @@
-"""Files that a death in mid-write leaves whole: JSON lines, and texts replaced in one move."""
+"""Files that a death in mid-write leaves whole: JSON lines, texts replaced in one move; paths."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def absolute(name: str) -> str:
+    """A path for processes that stand elsewhere; what isn't one (a hub name, a URL) stays."""
+    return os.path.abspath(name) if os.path.exists(name) else name
 
 
 def append_json(path: Path, record: Mapping[str, Any]) -> None:

@@ -60,11 +60,6 @@ class RunDir:
         return self.path / "checkpoint.json"
 
     @property
-    def events(self) -> Path:
-        """What the runtime did, one JSON object per line."""
-        return self.path / "events.jsonl"
-
-    @property
     def index(self) -> Path:
         return self.path / "index"
 

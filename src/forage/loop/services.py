@@ -14,7 +14,7 @@ from forage.app.services import ServiceClass
 from forage.loop.checkpoint import Checkpoint
 from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, rollout_resources, trainer_resources
-from forage.loop.files import read_json
+from forage.loop.files import absolute
 from forage.loop.generating import calls_at_once, generation_share
 from forage.rollout.service import Rollout, RolloutConfig
 from forage.trainer.service import Trainer, TrainerConfig
@@ -24,25 +24,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The sessions of a training run, and the record of what happened to their executors."""
+    """The sessions of a training run."""
 
     rollouts: Session
     trainers: Session
-    events: Path
 
     def rollout_executors(self) -> int:
         """Rollout executors alive now, at least one."""
-        for session in app.status()["sessions"]:
-            if session["session"] == self.rollouts.id:
-                return max(1, len(session["executors"]))
-        return 1
+        return max(1, len(self._standing()["executors"]))
 
     def calls_retried(self) -> int:
         """Rollout calls that ran again because their executor was lost, so far."""
-        return sum(
-            event["event"] == "call_retried" and event["session"] == self.rollouts.id
-            for event in read_json(self.events)
-        )
+        return int(self._standing()["retried"])
+
+    def _standing(self) -> dict[str, Any]:
+        sessions = app.status()["sessions"]
+        return next(session for session in sessions if session["session"] == self.rollouts.id)
 
 
 def open_rollouts(config: TrainConfig, model: str, retriever: str) -> Session:
@@ -65,8 +62,8 @@ def rollout_options(config: TrainConfig) -> dict[str, Any]:
 def rollout_config(config: TrainConfig, model: str, retriever: str) -> RolloutConfig:
     """What a rollout executor needs to know."""
     return RolloutConfig(
-        model=model,
-        retriever=retriever,
+        model=absolute(model),
+        retriever=absolute(retriever),
         prompt=config.prompt,
         reward=config.reward,
         top_k=config.top_k,
@@ -94,7 +91,7 @@ def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None
         )
         .remote(
             TrainerConfig(
-                model=model,
+                model=absolute(model),
                 algorithm=config.algorithm,
                 learning_rate=config.learning_rate,
                 weight_decay=config.weight_decay,

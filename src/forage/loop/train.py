@@ -28,7 +28,7 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
     """
     observer.phase("reading the data")
     data = check_training(config, resume=resume)
-    run = RunDir(Path(config.out))
+    run = RunDir(Path(config.out).absolute())  # executors may stand elsewhere
     with run.locked():
         check_out(config, resume)
         run.create(config)
@@ -49,7 +49,6 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
             services = Services(
                 trainers=open_trainers(config, model, checkpoint),
                 rollouts=open_rollouts(config, model, retriever),
-                events=run.events,
             )
             driver = Driver(config, data, run, services, observer)
             if checkpoint:

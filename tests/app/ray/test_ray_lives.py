@@ -160,6 +160,11 @@ def test_addresses_that_lead_nowhere(address: str, kind: type[Exception], said: 
         app.init("lost", engine="ray", address=address)
 
 
+def test_a_running_cluster_has_a_store_of_its_own() -> None:
+    with pytest.raises(ValueError, match=r"cache=1g.*leave cache out"):
+        app.init("lost", engine="ray", address="127.0.0.1:1", cache="1g")
+
+
 def test_an_address_is_for_ray_only() -> None:
     with pytest.raises(ValueError, match="is for engine='ray'"):
         app.init("lost", engine="local", address="auto")

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from forage.app.engines.processes import (
     start_reaper,
     thread_environment,
 )
+from forage.app.engines.sockets import Bell, Outbox
 from forage.app.placement import Node
 from forage.app.resources import Resources, format_size
 from forage.app.wire import Frames, frame
@@ -47,10 +47,9 @@ class _Process:
     popen: subprocess.Popen[bytes]
     pidfd: int
     sock: socket.socket
+    outbox: Outbox
     log: Path
     frames: Frames = field(default_factory=Frames)
-    unsent: deque[memoryview] = field(default_factory=deque)
-    writable: bool = False  # whether the selector waits until it takes more
     hung_up: float | None = None  # when its socket ended
     reason: str = ""
 
@@ -67,10 +66,7 @@ class LocalEngine:
         self._logs = logs
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
-        self._alarm, self._bell = socket.socketpair()
-        self._alarm.setblocking(False)
-        self._bell.setblocking(False)
-        self._selector.register(self._alarm, selectors.EVENT_READ, None)
+        self._bell = Bell(self._selector)
         self._limited: set[int] = set()  # executors with a memory limit
         self._silent: set[int] = set()  # executors whose sockets have ended
         self._stillborn: list[Event] = []
@@ -109,19 +105,20 @@ class LocalEngine:
         finally:
             theirs.close()
         ours.setblocking(False)
-        process = _Process(launch, popen, os.pidfd_open(popen.pid), ours, log)
+        outbox = Outbox(ours, self._selector)
+        process = _Process(launch, popen, os.pidfd_open(popen.pid), ours, outbox, log)
         self._processes[launch.serial] = process
         if launch.need.mem:
             self._limited.add(launch.serial)
         self._selector.register(ours, selectors.EVENT_READ, process)
         self._selector.register(process.pidfd, selectors.EVENT_READ, process)
-        self._write(process, len(self._path).to_bytes(8, "little") + self._path)
+        outbox.send(len(self._path).to_bytes(8, "little") + self._path)
 
     def send(self, serial: int, message: Any) -> None:
         """Send now what the socket takes, the rest when it can; never blocks."""
         process = self._processes.get(serial)
         if process is not None and process.hung_up is None:
-            self._write(process, frame(message))
+            process.outbox.send(frame(message))
 
     def kill(self, serial: int, reason: str = "") -> None:
         """SIGKILL the executor's process group; its other descendants follow when it is gone."""
@@ -137,15 +134,14 @@ class LocalEngine:
         for key, ready in self._selector.select(0 if events else self._bounded(timeout)):
             process = key.data
             if process is None:
-                with suppress(BlockingIOError):
-                    self._alarm.recv(4096)
+                self._bell.hush()
             elif process.launch.serial not in self._processes:
                 continue  # buried a moment ago
             elif key.fd == process.pidfd:
                 self._bury(process, events)
             else:
                 if ready & selectors.EVENT_WRITE:
-                    self._flush(process)
+                    process.outbox.flush()
                 if ready & selectors.EVENT_READ:
                     self._read(process, events)
         self._check_memory()
@@ -153,9 +149,8 @@ class LocalEngine:
         return events
 
     def wake(self) -> None:
-        """Ring the bell; a full buffer means that it rings already."""
-        with suppress(BlockingIOError, OSError):
-            self._bell.send(b"\0")
+        """Ring the bell."""
+        self._bell.ring()
 
     def close(self) -> None:
         """Kill all executors, wait for them, and dismiss the reaper."""
@@ -166,7 +161,6 @@ class LocalEngine:
         reaper.kill_marked(f"FORAGE_APP={self._token}")
         dismiss_reaper(self._reaper)
         self._selector.close()
-        self._alarm.close()
         self._bell.close()
 
     def _environment(self, launch: Launch) -> dict[str, str]:
@@ -178,29 +172,6 @@ class LocalEngine:
             "FORAGE_EXECUTOR": f"{self._token}.{launch.serial}",
             "FORAGE_SERIAL": str(launch.serial),
         }
-
-    def _write(self, process: _Process, data: bytes) -> None:
-        process.unsent.append(memoryview(data))
-        if len(process.unsent) == 1:
-            self._flush(process)
-
-    def _flush(self, process: _Process) -> None:
-        unsent = process.unsent
-        try:
-            while unsent:
-                sent = process.sock.send(unsent[0])
-                if sent < len(unsent[0]):
-                    unsent[0] = unsent[0][sent:]
-                else:
-                    unsent.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:  # it is dying; its end is reported in its own time
-            unsent.clear()
-        if process.hung_up is None and process.writable != bool(unsent):
-            process.writable = bool(unsent)
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-            self._selector.modify(process.sock, wanted, process)
 
     def _read(self, process: _Process, events: list[Event]) -> bool:
         """Read once; False where there was nothing."""

@@ -12,10 +12,11 @@ import secrets
 import selectors
 import socket
 import struct
-from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from forage.app.engines.sockets import Bell, Outbox
 
 EXECUTOR, WITNESS = b"x", b"w"
 
@@ -28,11 +29,11 @@ class Channel:
     """One connection. Until it has greeted, `role` is empty and `head` what it has said so far."""
 
     sock: socket.socket
+    outbox: Outbox
     role: bytes = b""
     serial: int = 0
     head: bytes = b""
     open: bool = True
-    unsent: deque[memoryview] = field(default_factory=deque)
 
 
 class News(NamedTuple):
@@ -49,12 +50,9 @@ class Switchboard:
         self._secret = secrets.token_bytes(32)
         self._server = socket.create_server((host, 0))
         self._server.setblocking(False)
-        self._alarm, self._bell = socket.socketpair()
-        self._alarm.setblocking(False)
-        self._bell.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
-        self._selector.register(self._alarm, selectors.EVENT_READ)
+        self._bell = Bell(self._selector)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -70,15 +68,13 @@ class Switchboard:
         """Wait for news."""
         news: list[News] = []
         for key, ready in self._selector.select(timeout):
-            if key.fileobj is self._alarm:
-                with suppress(BlockingIOError):
-                    while self._alarm.recv(4096):
-                        pass
+            if key.fileobj is self._bell.heard:
+                self._bell.hush()
             elif key.fileobj is self._server:
                 self._accept()
-            else:
+            elif key.data.open:  # it may have ended a moment ago
                 if ready & selectors.EVENT_WRITE:
-                    self._flush(key.data)
+                    key.data.outbox.flush()
                 if ready & selectors.EVENT_READ:
                     self._read(key.data, news)
         return news
@@ -86,9 +82,7 @@ class Switchboard:
     def send(self, channel: Channel, data: bytes) -> None:
         """Send now what the connection takes, the rest when it can."""
         if channel.open:
-            channel.unsent.append(memoryview(data))
-            if len(channel.unsent) == 1:
-                self._flush(channel)
+            channel.outbox.send(data)
 
     def hang_up(self, channel: Channel) -> None:
         """End a connection."""
@@ -99,8 +93,7 @@ class Switchboard:
 
     def wake(self) -> None:
         """Make `poll` return; from any thread."""
-        with suppress(BlockingIOError, OSError):
-            self._bell.send(b"\0")
+        self._bell.ring()
 
     def close(self) -> None:
         """End all connections."""
@@ -108,8 +101,8 @@ class Switchboard:
             if isinstance(key.data, Channel):
                 self.hang_up(key.data)
         self._selector.close()
-        for sock in (self._server, self._alarm, self._bell):
-            sock.close()
+        self._server.close()
+        self._bell.close()
 
     def _accept(self) -> None:
         with suppress(OSError):  # it is gone again
@@ -117,11 +110,10 @@ class Switchboard:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._selector.register(sock, selectors.EVENT_READ, Channel(sock))
+            channel = Channel(sock, Outbox(sock, self._selector))
+            self._selector.register(sock, selectors.EVENT_READ, channel)
 
     def _read(self, channel: Channel, news: list[News]) -> None:
-        if not channel.open:
-            return
         wanted = _CHUNK if channel.role else _GREETING.size - len(channel.head)
         try:
             data = channel.sock.recv(wanted)
@@ -147,21 +139,3 @@ class Switchboard:
             return False
         channel.role, channel.serial = role, serial
         return True
-
-    def _flush(self, channel: Channel) -> None:
-        unsent = channel.unsent
-        try:
-            while unsent:
-                sent = channel.sock.send(unsent[0])
-                if sent < len(unsent[0]):
-                    unsent[0] = unsent[0][sent:]
-                else:
-                    unsent.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:  # its end is noticed when it is read
-            unsent.clear()
-        if channel.open:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-            if self._selector.get_key(channel.sock).events != wanted:
-                self._selector.modify(channel.sock, wanted, channel)

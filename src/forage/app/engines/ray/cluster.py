@@ -20,7 +20,7 @@ from forage.app.engines.base import Site
 from forage.app.errors import AppError
 from forage.app.packaging import Package
 from forage.app.placement import Node
-from forage.app.resources import Resources, parse_amounts
+from forage.app.resources import Resources, format_size, parse_amounts
 
 _CONNECT_S = 5.0
 _DEFAULT_STORE = 2 << 30  # bytes, of a cluster that is started here, without `cache=`
@@ -36,7 +36,7 @@ def connect(site: Site, package: Package, archive: Path, namespace: str) -> None
     """Join the cluster at `site.address` or `RAY_ADDRESS`, or start one on this machine.
 
     Raises:
-        ValueError: the address is none that a driver can use.
+        ValueError: the address is none that a driver can use, or a cache is asked for as well.
         AppError: nothing answers there.
     """
     runtime_env: dict[str, Any] = {"working_dir": str(archive)}
@@ -49,6 +49,11 @@ def connect(site: Site, package: Package, archive: Path, namespace: str) -> None
         "logging_level": logging.ERROR,
     }
     address = site.address or os.environ.get("RAY_ADDRESS")
+    if address and site.cache is not None:
+        raise ValueError(
+            f"cache={format_size(site.cache)}: the cluster at {address} has a store of its own; "
+            "leave cache out, and give its nodes --object-store-memory"
+        )
     where = _checked(address) if address else _start_options(site)
     # A submitted job has an environment already; the one given here is all that executors need.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
