@@ -88,7 +88,6 @@ def _steps(
         services = Services(
             trainers=open_trainers(config, model, None),
             rollouts=scripted.remote(rollout_config(config, model, index), script),
-            events=run.events,
         )
         for step in range(1, config.steps + 1):
             questions = _questions(config.prompts_per_step, step, options.seed)
