@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_a_trainer_needs_of_a_gpu(place: Path) -> None:
     lines = _forage(place, "train", *words, "--dry-run").stdout.splitlines()
     small, large = (line for line in lines if line.startswith("# memory in GiB: trainer, "))
     assert "24 GiB GPU: weights 5.7 + reference 5.7 + " in small
-    assert "optimizer on the CPU (46.0 GiB of the host's memory)" in small
+    assert "optimizer and published copy on the CPU (51.7 GiB of the host's memory)" in small
     assert "80 GiB GPU: weights 5.7 + reference 5.7 + masters, gradient and Adam 46.0" in large
 
 

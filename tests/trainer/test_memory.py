@@ -71,7 +71,7 @@ def test_less_memory_gives_up_more():
     [
         pytest.param(100, 8192, 0, 0, id="smaller micro-batches first"),
         pytest.param(66, 8192, 30, 36, id="larger ones again where most layers are computed twice"),
-        pytest.param(84, 8192, 1, 10, id="some of both"),
+        pytest.param(90, 8192, 1, 10, id="some of both"),
     ],
 )
 def test_of_what_fits_the_fastest_is_chosen(gib, tokens, fewest, most):
@@ -82,14 +82,14 @@ def test_of_what_fits_the_fastest_is_chosen(gib, tokens, fewest, most):
 
 def test_micro_batches_hold_the_longest_sample():
     assert plan(80, work(longest=4097)).micro_batch_tokens >= 8192
-    assert plan(86, work(longest=4096)).micro_batch_tokens == 8192
+    assert plan(80, work(longest=4096)).micro_batch_tokens == 4096
 
 
 def test_a_3b_model_trains_on_a_24_gib_card_with_its_optimizer_on_the_cpu():
     found = plan(24)
     assert found.optimizer_on_cpu
-    assert found.host == 16 * FACTS.parameters
-    assert "optimizer on the CPU (46.0 GiB of the host's memory)" in str(found)
+    assert found.host == 18 * FACTS.parameters
+    assert "optimizer and published copy on the CPU (51.7 GiB of the host's memory)" in str(found)
 
 
 def test_shards_need_less():
@@ -97,6 +97,12 @@ def test_shards_need_less():
     optimizer = "masters, gradient and Adam"
     assert shared[optimizer] == alone[optimizer] / 2
     assert plan(70, work(reference=True, shard=2)).recompute < plan(70).recompute
+
+
+def test_the_published_copy_moves_to_the_host_before_the_optimizer():
+    found = plan(74)
+    assert (found.copy_on_cpu, found.optimizer_on_cpu) == (True, False)
+    assert found.host == 2 * FACTS.parameters
 
 
 def test_what_fits_nowhere_is_refused_with_the_arithmetic():

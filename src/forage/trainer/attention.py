@@ -122,11 +122,12 @@ def _one_by_one(
     window: int | None,
 ) -> Tensor:
     """[tokens, heads, width] on a CPU."""
-    ends = bounds.tolist()
+    lengths = bounds.diff().tolist()
     outs = []
-    for start, end in zip(ends, ends[1:], strict=False):
-        q, k, v = (states[start:end].transpose(0, 1)[None] for states in (query, key, value))
-        length = end - start
+    # Split at once: the gradient of each slice of its own would be as large as the whole.
+    parts = (torch.split(states, lengths) for states in (query, key, value))
+    for length, *sample in zip(lengths, *parts, strict=True):
+        q, k, v = (states.transpose(0, 1)[None] for states in sample)
         near = None
         if window is not None and length > window:
             near = torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)

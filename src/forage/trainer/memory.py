@@ -8,7 +8,9 @@ parameters:
   sample that there may be: `SMALL_BATCH` tokens' time more for each micro-batch;
 - the activations of the first k layers, which are computed again in the backward pass: `TWICE` of
   the whole time for all layers;
-- the GPU for masters, their gradient and Adam, which then lie in the host's memory.
+- the GPU for the copy of what was published last, which the next is compared with: `COPY` of the
+  whole time;
+- the GPU for masters, their gradient and Adam, which then lie in the host's memory, with that copy.
 
 The rule: of all combinations that fit, with the optimizer on the GPU if there is one, the one that
 these prices call fastest.
@@ -38,6 +40,8 @@ SMALL_BATCH, SMALL_BATCH_ON_CPU = 700, 40_000
 the GPU or, sent there, on the CPU."""
 TWICE = 0.28
 """What computing all layers' activations again adds to the time of an update."""
+COPY = 0.1
+"""What comparing with a copy on the CPU adds to the time of an update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,8 @@ class MemoryPlan:
     Attributes:
         micro_batch_tokens: tokens per forward and backward pass.
         recompute: layers whose activations are computed again in the backward pass.
-        optimizer_on_cpu: whether masters, their gradient and Adam are in the host's memory.
+        copy_on_cpu: whether the copy of what was published last is in the host's memory.
+        optimizer_on_cpu: whether masters, their gradient and Adam are.
         parts: bytes on the GPU of each kind.
         host: bytes of the host's memory.
     """
@@ -80,6 +85,7 @@ class MemoryPlan:
     budget: float
     micro_batch_tokens: int
     recompute: int
+    copy_on_cpu: bool
     optimizer_on_cpu: bool
     parts: dict[str, float]
     host: float
@@ -98,8 +104,9 @@ class MemoryPlan:
         how = [f"micro-batches of {self.micro_batch_tokens} tokens"]
         if self.recompute:
             how.append(f"{self.recompute} layers computed twice")
-        if self.optimizer_on_cpu:
-            how.append(f"optimizer on the CPU ({_gib(self.host)} GiB of the host's memory)")
+        if self.copy_on_cpu:
+            what = "optimizer and published copy" if self.optimizer_on_cpu else "published copy"
+            how.append(f"{what} on the CPU ({_gib(self.host)} GiB of the host's memory)")
         return f"{self.arithmetic()}; {', '.join(how)}"
 
 
@@ -120,9 +127,10 @@ def plan_memory(facts: ModelFacts, work: Workload, budget: float) -> MemoryPlan:
     """
     for on_cpu in (False, True):
         plans = [
-            _plan(facts, work, budget, tokens, recompute, on_cpu)
+            _plan(facts, work, budget, tokens, recompute, copy_on_cpu, on_cpu)
             for tokens in work.choices
             for recompute in range(facts.layers + 1)
+            for copy_on_cpu in {on_cpu, True}
         ]
         fitting = [plan for plan in plans if plan.needed <= budget]
         if fitting:
@@ -138,14 +146,21 @@ def plan_memory(facts: ModelFacts, work: Workload, budget: float) -> MemoryPlan:
 def _price(facts: ModelFacts, plan: MemoryPlan) -> float:
     """The time of an update, as a multiple of that of very large micro-batches."""
     each = SMALL_BATCH_ON_CPU if plan.optimizer_on_cpu else SMALL_BATCH
-    return 1 + each / plan.micro_batch_tokens + TWICE * plan.recompute / facts.layers
+    twice = TWICE * plan.recompute / facts.layers
+    return 1 + each / plan.micro_batch_tokens + twice + COPY * plan.copy_on_cpu
 
 
 def _plan(
-    facts: ModelFacts, work: Workload, budget: float, tokens: int, recompute: int, on_cpu: bool
+    facts: ModelFacts,
+    work: Workload,
+    budget: float,
+    tokens: int,
+    recompute: int,
+    copy_on_cpu: bool,
+    optimizer_on_cpu: bool,
 ) -> MemoryPlan:
     own = facts.parameters / work.shard
-    optimizer = 16 * own
+    optimizer, copy = 16.0 * own, 2.0 * facts.parameters
     # Of a sharded model two layers and what is outside the layers are whole at a time, each with
     # its gradient in fp32.
     gathered = 0 if work.shard == 1 else 2 * facts.layer + facts.embeddings
@@ -154,7 +169,8 @@ def _plan(
         "weights": 2.0 * own,
         "reference": 2.0 * own if work.reference else 0.0,
         "gathered": 2.0 * copies * gathered + 4.0 * gathered,
-        "masters, gradient and Adam": 0.0 if on_cpu else optimizer,
+        "masters, gradient and Adam": 0.0 if optimizer_on_cpu else optimizer,
+        "published copy": 0.0 if copy_on_cpu else copy,
         "activations": _activations(facts, tokens, recompute),
         "output layer": _output_layer(facts, tokens),
         "reserve": RESERVE + (1 - USABLE) * max(0.0, budget - RESERVE),
@@ -163,9 +179,10 @@ def _plan(
         budget=budget,
         micro_batch_tokens=tokens,
         recompute=recompute,
-        optimizer_on_cpu=on_cpu,
+        copy_on_cpu=copy_on_cpu,
+        optimizer_on_cpu=optimizer_on_cpu,
         parts=parts,
-        host=optimizer if on_cpu else 0.0,
+        host=optimizer * optimizer_on_cpu + copy * copy_on_cpu,
     )
 
 

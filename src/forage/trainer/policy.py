@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from forage.errors import UserError
+from forage.weights.gather import gather_policy
 
 MASTERS, OPTIMIZER = "masters.safetensors", "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -66,11 +67,11 @@ class Policy:
         return _local(self.parameters[0]).device
 
     def tensors(self) -> dict[str, Tensor]:
-        """The policy as published, bf16, each tied tensor once and whole."""
-        return {
-            name: _whole(parameter.detach()).to(torch.bfloat16)
-            for name, parameter in zip(self.names, self.parameters, strict=True)
-        }
+        """The policy as published, bf16, each tied tensor once and whole.
+
+        Of a sharded policy on the first rank of those that hold a copy; nothing on the others.
+        """
+        return gather_policy(dict(zip(self.names, self.parameters, strict=True)))
 
     @torch.no_grad()
     def step(self, max_norm: float) -> float:
@@ -179,11 +180,6 @@ class Policy:
 def _local(tensor: Tensor) -> Tensor:
     """The part of this rank, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """All ranks' parts; every rank of a sharded tensor has to ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _part(whole: Tensor, parameter: Tensor) -> Tensor:

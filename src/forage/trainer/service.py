@@ -134,7 +134,7 @@ class Trainer:
             temperature=config.temperature,
             micro_batch_tokens=plan.micro_batch_tokens if plan else config.micro_batch_tokens,
         )
-        self._publisher = Publisher(WEIGHTS)
+        self._publisher = Publisher(WEIGHTS, keep="cpu" if plan and plan.copy_on_cpu else "device")
         self._version = config.weight_version
 
     def _plan(self, device: torch.device) -> MemoryPlan | None:
@@ -221,7 +221,8 @@ class Trainer:
 
     def _restore(self, folder: Path) -> None:
         saved = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        if saved["reference_digest"] != self._start_digest:
+        # The first rank has the whole policy; if it gives up, all do.
+        if self._ranks.rank == 0 and saved["reference_digest"] != self._start_digest:
             raise UserError(
                 f"model {self._config.model}: is not the model that the run in {folder} started "
                 "from; put that model back or start a new run"
