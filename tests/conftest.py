@@ -5,8 +5,12 @@ CI they try the same examples every time; elsewhere they go on looking for new o
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("forage", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("forage")
+
+# A shell's background job ignores interrupts, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -60,10 +60,11 @@ def main() -> None:
     from reaper import kill_marked  # type: ignore[import-not-found]  # it lies beside this file
 
     orders: Orders = json.load(sys.stdin)
-    if os.fork():  # Ray kills the children of a worker that ends: this must be nobody's child
-        os._exit(0)
+    # The executor goes on once the driver knows of its witness, so that no end goes unwitnessed.
     with socket.create_connection((orders["host"], orders["port"])) as driver:
         driver.sendall(bytes.fromhex(orders["greeting"]))
+        if os.fork():  # Ray kills the children of a worker that ends: this must be nobody's child
+            os._exit(0)
         held = _watch(orders, driver)
         end = End(status=exit_status(orders["pidfd"]), held=held)
         while kill_marked(orders["marker"]):
