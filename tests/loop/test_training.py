@@ -114,7 +114,7 @@ def test_the_end_says_what_came_of_it(whole: tuple[RunDir, str]) -> None:
         "exact match over steps",
         "before training:",
         "mean of steps 3 to 4",
-        str(run.path),
+        os.path.relpath(run.path, HERE),
     ):
         assert text in printed
     assert printed.count("\nstep ") == 4

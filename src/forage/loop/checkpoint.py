@@ -62,7 +62,7 @@ def save_checkpoint(
     part = run.checkpoints / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    save_model(str(part))
+    save_model(str(part.absolute()))  # executors may stand elsewhere
     write_whole(part / DRIVER, json.dumps(dataclasses.asdict(counters)) + "\n")
     shutil.copyfile(run.config, part / run.config.name)
     _sync_tree(part)

@@ -104,7 +104,7 @@ def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None
                 shard=config.shard,
                 gpu_share=gpu_share(trainer_resources(config)),
                 minibatches=config.minibatches,
-                restore=str(checkpoint.path) if checkpoint else None,
+                restore=absolute(str(checkpoint.path)) if checkpoint else None,
                 weight_version=max(0, saved_version - 1),
             )
         )

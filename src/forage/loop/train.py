@@ -28,7 +28,7 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
     """
     observer.phase("reading the data")
     data = check_training(config, resume=resume)
-    run = RunDir(Path(config.out).absolute())  # executors may stand elsewhere
+    run = RunDir(Path(config.out))
     with run.locked():
         check_out(config, resume)
         run.create(config)
@@ -76,7 +76,7 @@ def _warm_started(config: TrainConfig, run: RunDir, observer: Observer) -> str:
         )
         service.remote(
             WarmStartConfig(
-                out=str(part),
+                out=str(part.absolute()),
                 steps=config.warm_start_steps,
                 seed=config.seed,
                 prompt=config.prompt,

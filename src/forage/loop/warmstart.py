@@ -13,6 +13,7 @@ from forage.agent.types import DataSet, Question
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, trainer_resources
+from forage.loop.files import absolute
 from forage.loop.modelfiles import check_model, fetch_model
 from forage.loop.preflight import check_agent, check_fit, load_data
 from forage.loop.services import retriever_of
@@ -75,9 +76,9 @@ def write_start(config: TrainConfig, options: StartOptions) -> SupervisedReport:
         service = supervise.options(resreq=resources, threads=alone.trainer_threads)
         report: SupervisedReport = service.remote(
             SupervisedConfig(
-                model=alone.model,
-                out=str(part),
-                retriever=retriever_of(alone, data, Path(folder)),
+                model=absolute(alone.model),
+                out=str(part.absolute()),
+                retriever=absolute(retriever_of(alone, data, Path(folder))),
                 prompt=alone.prompt,
                 top_k=alone.top_k,
                 max_searches=alone.max_searches,
