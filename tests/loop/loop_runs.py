@@ -92,14 +92,12 @@ class Run:
         folders = [path.name for path in self.dir.path.glob("forage-*")]
         self.process.send_signal(number)
         self.process.communicate(timeout=DEADLINE_S)
-        deadline = time.monotonic() + 30
-        while self.processes():
-            assert time.monotonic() < deadline, self.processes()
-            time.sleep(0.05)
         assert folders, "the object cache has no folder in the run directory"
-        for name in folders:
-            assert not (self.dir.path / name).exists()
-            assert not (Path("/dev/shm") / name).exists()
+        shared = [root / name for name in folders for root in (self.dir.path, Path("/dev/shm"))]
+        deadline = time.monotonic() + 30
+        while left := [*self.processes(), *filter(Path.exists, shared)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
         return self.process.returncode
 
     def processes(self) -> dict[int, str]:

@@ -65,7 +65,7 @@ def _parse(line: str, base: str, below: str) -> Rule | None:
 def _below(line: str, below: str, keeps: bool, folders_only: bool) -> Rule | None:
     """A rule of a folder above the root, as paths relative to the root have it."""
     prefix = f"{below}/"
-    if line.startswith("**/"):
+    if line == "**" or line.startswith("**/"):
         return Rule("", re.compile(_translate(line), re.DOTALL), keeps, folders_only)
     if not line.startswith(prefix):
         return None
@@ -80,6 +80,8 @@ _TOKEN = re.compile(
 
 
 def _translate(pattern: str) -> str:
+    if pattern == "**":
+        return ".+"
     parts = []
     for match in _TOKEN.finditer(pattern):
         text = match[0]
