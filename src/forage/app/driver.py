@@ -263,7 +263,7 @@ def init(
     budget = None if cache is None else parse_size(cache)
     if cache is not None and budget is None:
         raise ValueError(f"cache must be a size such as 512m or 16g, not {cache!r}")
-    folder = Path(run_dir) if run_dir is not None else Path(tempfile.mkdtemp(prefix="forage-"))
+    folder = Path(run_dir or tempfile.mkdtemp(prefix="forage-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     # Refs name the app; with the token those of an earlier app are never taken for its own.
     token = uuid.uuid4().hex[:16]
