@@ -145,6 +145,7 @@ def test_names():
     text = 'Is the song "Dear Brother" by Hank Williams of the U.S. or B. Reeves Eason\'s?'
     assert names_in(text) == ["Dear Brother", "Hank Williams of the U.S.", "B. Reeves Eason"]
     assert telling_words("In which land is the mouth of a river?") == ["land", "mouth", "river"]
+    assert telling_words("Which author wrote on an author?") == ["author", "wrote"]
     assert names_in("In which land is it?") == []
 
 

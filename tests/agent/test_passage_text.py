@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from forage.agent.information import Part, PartEncoder
 from forage.agent.protocol import (
     EMPTY_QUERY,
     encode_parts,
@@ -126,3 +127,11 @@ def test_our_own_frame_may_hold_added_tokens() -> None:
     ids = encode_parts(tokenizer, information_parts([Passage("Brno", "Brno is a city")]))
     assert ids[0] == tokenizer.convert_tokens_to_ids("<information>")
     assert ids[-1] == tokenizer.convert_tokens_to_ids("</information>")
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), st.booleans()), max_size=6))
+def test_remembered_pieces_are_encoded_as_new_ones(parts: list[Part]) -> None:
+    encode = PartEncoder(bpe_tokenizer())
+    assert encode([*parts, *parts]) == 2 * [
+        token for part in parts for token in encode_parts(bpe_tokenizer(), [part])
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from forage.agent.types import Passage
@@ -21,6 +22,9 @@ _NAMES = ("think", "search", "answer", "information")
 _LONGEST = max(map(len, _NAMES))
 _BRACKETS = re.compile("[<＜﹤]")
 NO_PASSAGE = "No passage was found."
+
+REMEMBERED = 2**15
+"""Pieces of text whose tokens are remembered, about 6 kB for a passage of 100 words."""
 
 
 class Tokenizer(Protocol):
@@ -87,24 +91,40 @@ def _letters(character: str) -> str:
     return "".join(filter(str.isalpha, folded))
 
 
-def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
-    """Token ids of `parts`, piece by piece, without beginning or end tokens.
+class PartEncoder:
+    """Token ids of pieces of text under one tokenizer, without beginning or end tokens.
 
     Text from outside yields no special token (the unknown token aside) and none of the
-    tokenizer's added tokens.
+    tokenizer's added tokens. Pieces are remembered: the frame around passages recurs in every
+    search, and a passage in many.
     """
-    ids: list[int] = []
-    added = _added_tokens(tokenizer)
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    for text, trusted in parts:
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = _added_tokens(tokenizer)
+        self._special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        self.piece = lru_cache(REMEMBERED)(self._piece)
+
+    def __call__(self, parts: Iterable[Part]) -> list[int]:
+        """Token ids of `parts`, each encoded by itself."""
+        return [token for text, trusted in parts for token in self.piece(text, trusted)]
+
+    def _piece(self, text: str, trusted: bool) -> tuple[int, ...]:
+        encode = partial(self._tokenizer.encode, add_special_tokens=False)
         if trusted:
-            ids += tokenizer.encode(text, add_special_tokens=False)
-            continue
-        for piece in _cut(text, added):
-            found = tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
-            # A word-level vocabulary can still hold a special token's text as a word.
-            ids += [token for token in found if token not in special]
-    return ids
+            return tuple(encode(text))
+        found = (
+            token
+            for piece in _cut(text, self._added)
+            for token in encode(piece, split_special_tokens=True)
+        )
+        # A word-level vocabulary can still hold a special token's text as a word.
+        return tuple(token for token in found if token not in self._special)
+
+
+def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
+    """Token ids of `parts`, see `PartEncoder`."""
+    return PartEncoder(tokenizer)(parts)
 
 
 def _added_tokens(tokenizer: Tokenizer) -> re.Pattern[str] | None:

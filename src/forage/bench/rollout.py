@@ -51,7 +51,7 @@ def run(options: Namespace) -> None:
         rollout = ScriptedRollout(_config(options, script, model, index), script)
     ours, raw = _measure(rollout, questions, script, options.calls)
     searches = [time for round in ours for sample in round.samples for time in sample.search_ms]
-    show(f"rollout, {options.shape}", _rows(script, len(questions), ours, raw))
+    show(f"rollout, {options.shape}", _rows(script, options.prompts, ours, raw))
     note(f"{len(searches)} searches of {len(passages)} passages: median {median(searches):.1f} ms")
 
 
@@ -59,11 +59,13 @@ def _measure(
     rollout: ScriptedRollout, questions: Sequence[Question], script: Script, calls: int
 ) -> tuple[list[Round], list[float]]:
     """Rounds of ours, and seconds of raw vLLM (none without it), taken in turns."""
-    ours, raw = [_ours(rollout, questions, calls, step=0)], []
-    for step in range(1, ROUNDS + 1):
+    ours: list[Round] = []
+    raw: list[float] = []
+    each = len(questions) // (1 + ROUNDS)
+    for step in range(1 + ROUNDS):
+        asked = questions[step * each : (step + 1) * each]
+        ours.append(_ours(rollout, asked, calls, step))
         raw += _raw(rollout, ours[-1].samples, script)
-        ours.append(_ours(rollout, questions, calls, step))
-    raw += _raw(rollout, ours[-1].samples, script)
     return ours[1:], raw[1:]
 
 
@@ -133,13 +135,14 @@ def _rows(script: Script, samples: int, ours: Sequence[Round], raw: Sequence[flo
 
 
 def _texts(options: Namespace) -> tuple[list[Question], list[Passage]]:
-    """A question for each sample, all different, and the passages to search."""
+    """A question for each sample of all rounds, all different, and the passages to search."""
+    count = (1 + ROUNDS) * options.prompts
     if options.data is None:
         passages = made_up_passages(PASSAGES, WORDS, options.seed)
-        asked = made_up_passages(options.prompts, 12, options.seed + 1)
+        asked = made_up_passages(count, 12, options.seed + 1)
         return [Question(f"q{i}", p.text, ("",)) for i, p in enumerate(asked)], passages
     data = load_dataset(options.data, heldout=1, corpus=options.corpus)
-    asked_of = [data.train[index % len(data.train)] for index in range(options.prompts)]
+    asked_of = [data.train[index % len(data.train)] for index in range(count)]
     questions = [
         Question(f"q{index}", f"{index} {question.text}", question.answers)
         for index, question in enumerate(asked_of)

@@ -23,7 +23,8 @@ class Script:
 
     Attributes:
         prompt_tokens: of its prompt.
-        searches: turns that end in a search, of the question's own text; one more turn follows.
+        searches: turns that end in a search, each of its own part of the question's words; one
+            more turn follows.
         turn_tokens: sampled in each turn.
         information_tokens: read after each search.
     """
@@ -85,13 +86,17 @@ class ScriptedSample(Sample):
         if len(self._ids) - self._turn < self._script.turn_tokens:
             return self.state
         if self.searches < self._script.searches:
+            self.query = self._part(self.searches)
             self.searches += 1
-            self.query = self.question.text
             self._close_turn()
             self.state = State.SEARCHING
         else:
             self._end("answer")
         return self.state
+
+    def _part(self, number: int) -> str:
+        """The words of the question that a search asks for."""
+        return " ".join(self.question.text.split()[number :: self._script.searches])
 
 
 class ScriptedRollout(Rollout):

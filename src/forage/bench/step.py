@@ -121,6 +121,7 @@ def _config(options: Namespace, script: Script) -> TrainConfig:
         rollouts=options.rollouts,
         max_rollouts=options.rollouts,
         trainers=options.trainers,
+        shard=options.shard,
         rollout_resources=options.rollout_resources,
         trainer_resources=options.trainer_resources,
         micro_batch_tokens=options.micro_batch_tokens,

@@ -79,6 +79,7 @@ def _step(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--prompts-per-task", 5, "questions per rollout call")
     _number(parser, "--rollouts", 1, "rollout executors")
     _number(parser, "--trainers", 1, "trainers")
+    _number(parser, "--shard", 1, "trainers that hold one copy together, as for forage train")
     _share(parser, "--kl", 0.001, "weight of the KL to a reference model; 0 holds none")
     _number(parser, "--micro-batch-tokens", 16384, "tokens per forward and backward pass, at most")
     for who in ("rollout", "trainer"):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forage.agent.information import PartEncoder
 from forage.agent.prompts import encode_prompt
 from forage.agent.protocol import (
     EMPTY_QUERY,
     OVER_LIMIT,
-    encode_parts,
     end_of_turn,
     find_action,
     information_parts,
@@ -71,6 +71,7 @@ class TokenText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._decoder = tokenizer
         self._encoder = copy.deepcopy(tokenizer)
+        self._encode = PartEncoder(self._encoder)
         self._encoding = Lock()
         texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         self.closing = frozenset(token for token, text in enumerate(texts) if ">" in text)
@@ -80,9 +81,9 @@ class TokenText:
         return str(self._decoder.decode(ids, skip_special_tokens=False))
 
     def encode(self, parts: Sequence[Part]) -> list[int]:
-        """Token ids of `parts`, see `forage.agent.information.encode_parts`."""
+        """Token ids of `parts`, see `forage.agent.information.PartEncoder`."""
         with self._encoding:
-            return encode_parts(self._encoder, parts)
+            return self._encode(parts)
 
     def prompt(self, name: str, question: str) -> list[int]:
         """Token ids of a whole prompt, see `forage.agent.prompts.encode_prompt`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import torch
@@ -14,8 +14,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from forage.agent.data.atlas.facts import Country, passages
 from forage.agent.data.atlas.traces import TraceWriter, imagine
+from forage.agent.information import PartEncoder
 from forage.agent.prompts import PROMPTS, prompt_parts
-from forage.agent.protocol import EMPTY_QUERY, encode_parts, information_parts, notice_parts
+from forage.agent.protocol import EMPTY_QUERY, information_parts, notice_parts
 from forage.agent.retrieval.bm25 import BM25Index, build_index
 from forage.agent.traces import Trace
 
@@ -75,12 +76,7 @@ def trace_batches(
     top_k: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless padded batches of traces: token ids, and whether the policy writes each."""
-
-    # The frame around passages recurs in every trace.
-    @lru_cache(maxsize=2**16)
-    def encode(text: str, trusted: bool) -> tuple[int, ...]:
-        return tuple(encode_parts(tokenizer, [(text, trusted)]))
-
+    encode = PartEncoder(tokenizer).piece
     rng = random.Random(seed)
     traces = _traces(countries, top_k, rng)
     while True:

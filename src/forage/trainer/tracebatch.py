@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 import numpy as np
 
-from forage.agent.information import encode_parts
+from forage.agent.information import PartEncoder
 from forage.agent.prompts import ChatTokenizer, encode_prompt
 from forage.agent.traces import Trace
 from forage.trainer.batch import TrainBatch
 
 Tokens = tuple[list[int], list[int]]
 """Token ids, and 1 for each that the policy writes, else 0."""
-
-PIECES = 2**17
-"""Pieces of text whose tokens are remembered: the same passages are found again and again."""
 
 
 class TraceEncoder:
@@ -27,7 +23,7 @@ class TraceEncoder:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-        self._piece = lru_cache(maxsize=PIECES)(self._encode)
+        self._encode = PartEncoder(tokenizer)
 
     def encode(self, trace: Trace) -> Tokens | None:
         """The tokens of a trace behind its prompt.
@@ -38,15 +34,12 @@ class TraceEncoder:
         ids = encode_prompt(self._tokenizer, self._prompt, trace.question)
         mask = [0] * len(ids)
         for text, trusted, own in trace.parts:
-            piece = self._piece(text, trusted)
+            piece = self._encode.piece(text, trusted)
             if own and not self._special.isdisjoint(piece):
                 return None
             ids += piece
             mask += [int(own)] * len(piece)
         return ids, mask
-
-    def _encode(self, text: str, trusted: bool) -> tuple[int, ...]:
-        return tuple(encode_parts(self._tokenizer, [(text, trusted)]))
 
 
 def trace_batch(traces: Iterable[Tokens]) -> TrainBatch:

@@ -68,9 +68,10 @@ def names_in(text: str) -> list[str]:
 
 
 def telling_words(question: str) -> list[str]:
-    """The words of a question without those that only ask, in order."""
+    """The words of a question without those that only ask, in order, each once."""
     words = (word.strip(".'’-") for word in _WORD.findall(question))
-    return [word for word in words if word and not _ASKING.fullmatch(word)]
+    telling = (word for word in words if word and not _ASKING.fullmatch(word))
+    return list(dict.fromkeys(telling))
 
 
 def queries(question: str, titles: Sequence[str], read: Sequence[str]) -> Iterator[Query]:
