@@ -220,7 +220,7 @@ def _start(folder: Path, need: Need, cache: int, seed: int, eager: bool) -> Any:
         dtype="bfloat16",
         seed=seed % (1 << 32),
         max_model_len=need.max_tokens,
-        max_num_seqs=need.max_batch,
+        max_num_seqs=_with_graph(need.max_batch),
         max_num_batched_tokens=need.step_tokens,
         kv_cache_memory_bytes=cache,
         # Only the cache is sized by it, and that is given; but as much has to be free.
@@ -232,6 +232,16 @@ def _start(folder: Path, need: Need, cache: int, seed: int, eager: bool) -> Any:
         enforce_eager=eager,
     )
     return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+
+
+def _with_graph(rows: int) -> int:
+    """`rows`, and as many more as it takes to reach a batch that vLLM captures a CUDA graph of.
+
+    It captures one for every 8 rows, above 256 for every 16, up to `max_num_seqs`. A larger batch
+    is launched layer by layer, which takes longer than the GPU does.
+    """
+    step = 8 if rows <= 256 else 16
+    return -(-rows // step) * step
 
 
 def _provable(model: torch.nn.Module, folder: Path) -> tuple[dict[str, Tensor], list[str]]:
