@@ -19,8 +19,8 @@ from forage.bench.scripted import Script, ScriptedRollout
 from forage.bench.shapes import build
 from forage.bench.table import Row, note, rate, show
 from forage.bench.texts import made_up_passages
-from forage.rollout.service import GenerateRequest, RolloutConfig
 from forage.rollout.trajectory import Trajectory
+from forage.rollout.types import GenerateRequest, RolloutConfig
 
 PASSAGES, WORDS, TOP_K = 20_000, 100, 3
 """Made-up passages, words of each, and how many a search brings."""

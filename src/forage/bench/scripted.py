@@ -14,7 +14,8 @@ from forage.agent.information import Part
 from forage.agent.types import Question
 from forage.model.load import load_tokenizer
 from forage.rollout.sample import Limits, Sample, State, TokenText
-from forage.rollout.service import Rollout, RolloutConfig
+from forage.rollout.service import Rollout
+from forage.rollout.types import RolloutConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

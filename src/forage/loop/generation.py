@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from forage import app
 from forage.agent.types import Question
-from forage.rollout.service import GenerateRequest, GenerateResult
 from forage.rollout.trajectory import Trajectory
+from forage.rollout.types import GenerateRequest, GenerateResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, rollout_resources, trainer_resources
 from forage.loop.files import absolute
 from forage.loop.generating import calls_at_once, generation_share
-from forage.rollout.service import Rollout, RolloutConfig
+from forage.rollout.service import Rollout
+from forage.rollout.types import RolloutConfig
 from forage.trainer.service import Trainer, TrainerConfig
 
 T = TypeVar("T")

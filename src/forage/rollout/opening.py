@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
@@ -16,9 +15,7 @@ from forage.rollout.batches import Batches, OneByOne, Shared
 from forage.rollout.choice import use_vllm
 from forage.rollout.collect import Collector
 from forage.rollout.engine import Engine
-
-if TYPE_CHECKING:
-    from forage.rollout.service import RolloutConfig
+from forage.rollout.types import RolloutConfig
 
 SEARCH_THREADS = 16
 """Searches under way at once in one executor."""
