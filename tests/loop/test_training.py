@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,6 +191,58 @@ def test_a_lost_rollout_executor_costs_nothing_but_time(
     run.finish()
     assert lasting(run.dir) == lasting(whole[0])
     assert sum(record["calls_retried"] for record in run.metrics) >= 1
+
+
+@pytest.mark.parametrize(
+    ("step", "place"),
+    [
+        pytest.param(1, "starting again from the model", marks=pytest.mark.slow),
+        (3, "restoring the checkpoint of step 2"),
+    ],
+)
+def test_lost_trainers_are_replaced_and_the_run_goes_on(
+    whole: tuple[RunDir, str], model: str, tmp_path: Path, step: int, place: str
+) -> None:
+    run = Run(tmp_path / "run", model=model)
+    run.wait_until(run.dir.step_trajectories(step).exists)
+    (trainer,) = [pid for pid, command in run.processes().items() if "Trainer-" in command]
+    os.kill(trainer, signal.SIGKILL)
+    printed = run.finish()
+    assert "trainers were lost: " in printed
+    assert "SIGKILL" in printed
+    assert place in printed
+    # A version once published is never published again, so that later ones are higher.
+    versions = [record["weight_version"] for record in run.metrics]
+    assert versions == sorted(set(versions))
+    assert _without_versions(lasting(run.dir)) == _without_versions(lasting(whole[0]))
+
+
+@pytest.mark.slow
+def test_a_run_whose_trainers_are_always_lost_ends_in_one_line(model: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", model=model)
+    killed: set[int] = set()
+    run.wait_until(run.dir.step_trajectories(1).exists)
+    while run.process.poll() is None:
+        for pid, command in run.processes().items():
+            if "Trainer-" in command and pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.2)
+    errors = run.process.communicate()[1]
+    assert run.process.returncode == 2
+    assert "trainers were lost 4 times before step 1 was done" in errors
+    assert "Traceback" not in errors
+
+
+def _without_versions(found: Any) -> Any:
+    """The same, but for the numbers that weights were published under."""
+    if isinstance(found, dict):
+        return {
+            key: _without_versions(value)
+            for key, value in found.items()
+            if not key.startswith("weight_version")
+        }
+    return [_without_versions(value) for value in found] if isinstance(found, list) else found
 
 
 def test_when_no_group_has_spread_nothing_moves(model: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _steps(
     ).options(**rollout_options(config))
     with app.init("bench-step", run_dir=run.path):
         services = Services(
-            trainers=open_trainers(config, model, None),
+            trainers=open_trainers(config, model),
             rollouts=scripted.remote(rollout_config(config, model, index), script),
         )
         for step in range(1, config.steps + 1):

@@ -104,6 +104,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path}: not a complete checkpoint ({DRIVER} can't be read)") from None
 
 
+def rewind(run: RunDir) -> Checkpoint | None:
+    """Undo what was written after the newest checkpoint, and return that, if there is one."""
+    newest = newest_checkpoint(run)
+    drop_unfinished(run, newest)
+    run.forget_after(newest.counters.step if newest else -1)
+    return newest
+
+
 def drop_unfinished(run: RunDir, newest: Checkpoint | None) -> None:
     """Remove what a run that died left of checkpoints it never named."""
     named = newest.counters.step if newest else -1

@@ -5,18 +5,24 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
+from forage import app
 from forage.agent.types import DataSet
+from forage.errors import UserError
 from forage.loop import files
-from forage.loop.checkpoint import Checkpoint, Counters, save_checkpoint
+from forage.loop.checkpoint import Checkpoint, Counters, rewind, save_checkpoint
 from forage.loop.config import TrainConfig
 from forage.loop.draws import QuestionOrder
 from forage.loop.evaluate import EvalRecord, evaluate, summarize
+from forage.loop.files import absolute
 from forage.loop.generation import Policy
 from forage.loop.metrics import StepMetrics
 from forage.loop.rundir import RunDir
 from forage.loop.services import Services
 from forage.loop.step import train_step
 from forage.loop.store import read_trajectories, write_trajectories
+
+LOSSES = 3
+"""Times that trainers may be lost before a further step is done."""
 
 
 class Observer(Protocol):
@@ -33,6 +39,9 @@ class Observer(Protocol):
 
     def saved(self, path: str) -> None:
         """A checkpoint is on disk."""
+
+    def trouble(self, text: str) -> None:
+        """Something went wrong that the run makes good."""
 
 
 class Driver:
@@ -58,13 +67,11 @@ class Driver:
         self._at_start: dict[str, float] | None = None
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Stand where the checkpoint was saved; the trainers were started from it."""
-        self._counters = dataclasses.replace(checkpoint.counters)
-        if self._counters.weight_version > 0:
-            self._observer.phase("publishing the restored policy")
-            published, manifest = self._services.trainers.publish.broadcast().result()[0]
-            assert published.version == self._counters.weight_version
-            self._policy = Policy(published.version, manifest)
+        """Stand where the checkpoint was saved, with trainers that have done nothing yet."""
+        self._observer.phase(f"restoring the checkpoint of step {checkpoint.counters.step}")
+        folder = absolute(str(checkpoint.path))
+        self._services.trainers.restore.broadcast(folder).result()
+        self._stand_at(checkpoint.counters)
         self._at_start = {
             record["question_id"]: record["exact_match"]
             for record in read_trajectories(self._run.eval_trajectories(0, "greedy"))
@@ -72,7 +79,51 @@ class Driver:
         }
 
     def run(self) -> None:
-        """Do all steps that are left, with their evaluations and checkpoints."""
+        """Do all steps that are left, with their evaluations and checkpoints.
+
+        Trainers that are lost are replaced, and the run goes on from its newest checkpoint.
+
+        Raises:
+            UserError: if they are lost again and again before a further step is done.
+        """
+        furthest, losses, lost = self._counters.step, 0, False
+        while True:
+            try:
+                if lost:
+                    self._replace_trainers()
+                return self._do_steps()
+            except app.GangBroken as error:
+                losses = 1 if self._counters.step > furthest else losses + 1
+                if losses > LOSSES:
+                    raise UserError(
+                        f"trainers were lost {losses} times before step {furthest + 1} was done, "
+                        f"last: {error}; mend the cause and go on with --resume"
+                    ) from error
+                furthest, lost = max(furthest, self._counters.step), True
+                self._observer.trouble(f"trainers were lost: {error}")
+
+    def _replace_trainers(self) -> None:
+        self._services.trainers.reform()
+        checkpoint = rewind(self._run)
+        if checkpoint:
+            self.restore(checkpoint)
+        else:
+            self._observer.phase("starting again from the model")
+            self._stand_at(Counters())
+            self._at_start = None
+
+    def _stand_at(self, counters: Counters) -> None:
+        """Take the place that `counters` name, and have rollouts hold the trainers' policy."""
+        self._counters = dataclasses.replace(counters)
+        if counters.weight_version or self._policy.version:
+            self._policy = self._publish(counters.weight_version)
+            self._counters.weight_version = self._policy.version
+
+    def _publish(self, version: int) -> Policy:
+        published, manifest = self._services.trainers.publish.broadcast(version).result()[0]
+        return Policy(published.version, manifest)
+
+    def _do_steps(self) -> None:
         if self._counters.step == 0:
             self._evaluate(0)
         for step in range(self._counters.step + 1, self._config.steps + 1):

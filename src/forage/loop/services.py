@@ -11,7 +11,6 @@ from forage.agent.retrieval.bm25 import build_index
 from forage.agent.types import DataSet
 from forage.app import Session
 from forage.app.services import ServiceClass
-from forage.loop.checkpoint import Checkpoint
 from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, rollout_resources, trainer_resources
 from forage.loop.files import absolute
@@ -79,10 +78,8 @@ def rollout_config(config: TrainConfig, model: str, retriever: str) -> RolloutCo
     )
 
 
-def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None) -> Session:
-    """A gang of trainers, from the model or from a checkpoint of it."""
-    # A restored policy is published first, under the version that it was saved with.
-    saved_version = checkpoint.counters.weight_version if checkpoint else 0
+def open_trainers(config: TrainConfig, model: str) -> Session:
+    """A gang of trainers that start from the model."""
     return (
         _service(Trainer)
         .options(
@@ -105,8 +102,6 @@ def open_trainers(config: TrainConfig, model: str, checkpoint: Checkpoint | None
                 shard=config.shard,
                 gpu_share=gpu_share(trainer_resources(config)),
                 minibatches=config.minibatches,
-                restore=absolute(str(checkpoint.path)) if checkpoint else None,
-                weight_version=max(0, saved_version - 1),
             )
         )
     )

@@ -140,7 +140,7 @@ def learn(
             f"training has diverged: the norm of the gradient is {report.grad_norm}; "
             "start a run with a lower --learning-rate"
         )
-    published, manifest = services.trainers.publish.broadcast().result()[0]
+    published, manifest = services.trainers.publish.broadcast(policy.version + 1).result()[0]
     publish_s = time.perf_counter() - updated
     return Learned(
         policy=Policy(published.version, manifest),

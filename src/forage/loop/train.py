@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from forage import app
-from forage.loop.checkpoint import Checkpoint, drop_unfinished, newest_checkpoint
+from forage.loop.checkpoint import rewind
 from forage.loop.config import TrainConfig
 from forage.loop.driver import Driver, Observer
 from forage.loop.executors import trainer_resources
@@ -32,7 +32,7 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
     with run.locked():
         check_out(config, resume)
         run.create(config)
-        checkpoint = _rewind(run) if resume else None
+        checkpoint = rewind(run) if resume else None
         observer.phase("indexing the passages")
         retriever = retriever_of(config, data, run.index)
         if config.model is not None:
@@ -47,7 +47,7 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
             model = config.model or _warm_started(config, run, observer)
             observer.phase("starting executors")
             services = Services(
-                trainers=open_trainers(config, model, checkpoint),
+                trainers=open_trainers(config, model),
                 rollouts=open_rollouts(config, model, retriever),
             )
             driver = Driver(config, data, run, services, observer)
@@ -55,14 +55,6 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
                 driver.restore(checkpoint)
             driver.run()
     return run
-
-
-def _rewind(run: RunDir) -> Checkpoint | None:
-    """Undo what was written after the newest checkpoint, which it returns."""
-    checkpoint = newest_checkpoint(run)
-    drop_unfinished(run, checkpoint)
-    run.forget_after(checkpoint.counters.step if checkpoint else -1)
-    return checkpoint
 
 
 def _warm_started(config: TrainConfig, run: RunDir, observer: Observer) -> str:

@@ -42,6 +42,10 @@ class Progress:
         """Report an evaluation, in a line that stays."""
         self._console.line(eval_line(record))
 
+    def trouble(self, text: str) -> None:
+        """Report what went wrong, in lines that stay."""
+        self._console.line(text)
+
     def saved(self, path: str) -> None:
         """Report a checkpoint."""
         if not self._console.terminal:

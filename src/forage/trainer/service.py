@@ -44,8 +44,6 @@ class TrainerConfig:
         shard: trainers that hold one copy of the model together.
         gpu_share: of a GPU's memory that this trainer may use.
         minibatches: optimizer steps per batch.
-        restore: checkpoint folder to continue from.
-        weight_version: that was published last; the next publication is one higher.
     """
 
     model: str
@@ -61,8 +59,6 @@ class TrainerConfig:
     shard: int
     gpu_share: float
     minibatches: int
-    restore: str | None
-    weight_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,7 @@ class Trainer:
     """One rank of the gang that holds the policy, its masters and its optimizer."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        """Load the model, join the other ranks, restore a checkpoint if there is one."""
+        """Load the model and join the other ranks."""
         import torch
 
         from forage.model.load import default_device, load_tokenizer
@@ -122,8 +118,6 @@ class Trainer:
             optimizer_device=torch.device("cpu") if plan and plan.optimizer_on_cpu else None,
         )
         self._start_digest = self._digest()
-        if config.restore is not None:
-            self._restore(Path(config.restore))
         self._learner = Learner(
             self._policy,
             scorer,
@@ -135,7 +129,6 @@ class Trainer:
             micro_batch_tokens=plan.micro_batch_tokens if plan else config.micro_batch_tokens,
         )
         self._publisher = Publisher(WEIGHTS, keep="cpu" if plan and plan.copy_on_cpu else "device")
-        self._version = config.weight_version
 
     def _plan(self, device: torch.device) -> MemoryPlan | None:
         """How this trainer fits on its GPU, before anything is loaded; None on a CPU."""
@@ -173,6 +166,21 @@ class Trainer:
             scorer.shard(self._ranks.shards)
         return scorer
 
+    def restore(self, folder: str) -> None:
+        """Go on from a checkpoint of this model. Called as a broadcast, before any other call.
+
+        Raises:
+            UserError: if the checkpoint is of another model.
+        """
+        saved = json.loads((Path(folder) / "trainer.json").read_text(encoding="utf-8"))
+        # The first rank has the whole policy; if it gives up, all do.
+        if self._ranks.rank == 0 and saved["reference_digest"] != self._start_digest:
+            raise UserError(
+                f"model {self._config.model}: is not the model that the run in {folder} started "
+                "from; put that model back or start a new run"
+            )
+        self._policy.restore(Path(folder))
+
     def update(self, batch: TrainBatch | app.Ref) -> UpdateReport:
         """Train on a batch; every rank takes its share. Called as a broadcast."""
         import torch
@@ -191,17 +199,21 @@ class Trainer:
             ) from error
         return self._report(whole, tally, norm, time.perf_counter() - started)
 
-    def publish(self) -> tuple[PublishReport, app.Ref] | None:
-        """Publish the policy under the next version. Called as a broadcast.
+    def publish(self, version: int) -> tuple[PublishReport, app.Ref] | None:
+        """Publish the policy. Called as a broadcast.
+
+        Args:
+            version: that it gets, unless trainers that were lost have published as high a one:
+                then one higher than theirs.
 
         Returns:
             The report and where the manifest lies; None on ranks other than 0, which only send.
         """
-        self._version += 1
         tensors = self._policy.tensors()
         if self._ranks.rank != 0:
             return None
-        report = self._publisher.publish(tensors, self._version)
+        standing = self._publisher.standing() or 0
+        report = self._publisher.publish(tensors, max(version, standing + 1))
         assert self._publisher.manifest_ref is not None
         return report, self._publisher.manifest_ref
 
@@ -216,18 +228,8 @@ class Trainer:
         self._policy.save(out, write=writes)
         if not writes:
             return
-        facts = {"weight_version": self._version, "reference_digest": self._start_digest}
+        facts = {"reference_digest": self._start_digest}
         (out / "trainer.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-    def _restore(self, folder: Path) -> None:
-        saved = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        # The first rank has the whole policy; if it gives up, all do.
-        if self._ranks.rank == 0 and saved["reference_digest"] != self._start_digest:
-            raise UserError(
-                f"model {self._config.model}: is not the model that the run in {folder} started "
-                "from; put that model back or start a new run"
-            )
-        self._policy.restore(folder)
 
     def _digest(self) -> str:
         """One number for the whole policy, as hexadecimal."""

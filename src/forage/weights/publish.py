@@ -73,6 +73,11 @@ class Publisher:
         self._shards: list[Shard] = []
         self._digests: dict[str, int] = {}
 
+    def standing(self) -> int | None:
+        """The version that can be fetched under the prefix, whoever published it."""
+        found = self._standing_manifest()
+        return found and found[1].version
+
     def publish(self, tensors: Mapping[str, Tensor], version: int) -> PublishReport:
         """Publishes the policy as `version`, which exists when this returns.
 
