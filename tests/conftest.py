@@ -7,6 +7,7 @@ CI they try the same examples every time; elsewhere they go on looking for new o
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("forage", deadline=None, derandomize=os.environ.get("CI") == "true")
@@ -14,3 +15,10 @@ settings.load_profile("forage")
 
 # A shell's background job ignores interrupts, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What torch warns of while it compiles for a GPU depends on its version, and is its own affair.
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.filterwarnings(r"ignore:::torch\."))

@@ -23,8 +23,6 @@ from forage.trainer.scorer import Scorer
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-    # What torch warns of while it compiles depends on its version, and is its own affair.
-    pytest.mark.filterwarnings(r"ignore:::torch\."),
 ]
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
