@@ -22,6 +22,8 @@ RECORDS = [
 
 
 SHAPE = {
+    "model_type": "qwen2",
+    "max_position_embeddings": 8192,
     "num_hidden_layers": 36,
     "hidden_size": 2048,
     "intermediate_size": 11008,
@@ -128,6 +130,9 @@ def test_a_dry_run_says_what_a_trainer_needs_of_a_gpu(place: Path) -> None:
         ({"--model": "absent"}, "--model absent: does not exist"),
         ({"--model": "data.jsonl"}, "--model data.jsonl: neither a folder nor a .gguf file"),
         ({"--model": "absent.gguf"}, "--model absent.gguf: there is no such file"),
+        ({"--max-tokens": "9000"}, "--max-tokens 9000: the model reads at most 8192; lower it"),
+        ({"--retriever": "ftp://host"}, "retriever URL 'ftp://host' must look like"),
+        ({"--out": "data.jsonl/run"}, "data.jsonl is no folder that can be written in"),
         ({"--model": "nobody/nothing"}, "--model nobody/nothing: no such folder, and the Hugging"),
         ({"--warm-start-steps": "5"}, "a warm start builds its own model; give one of the two"),
         (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from forage.errors import UserError
-from forage.loop import generating
+from forage.loop import generating, preflight
 from forage.loop.config import TrainConfig
 from forage.loop.generating import (
     calls_at_once,
@@ -13,6 +15,7 @@ from forage.loop.generating import (
     check_generation_memory,
     generation_share,
 )
+from forage.loop.preflight import check_memory
 from forage.model.facts import ModelFacts
 from forage.rollout import choice
 from forage.rollout.memory import GIB
@@ -74,3 +77,45 @@ def test_a_dry_run_tells_how_many_samples_fit(vllm, monkeypatch):
     monkeypatch.setattr(generating, "gpu_memories", lambda: [2 * GIB])
     with pytest.raises(UserError, match="generation does not fit on the GPU"):
         check_generation_memory(config(gpu=1, max_batch=200), SMALL)
+
+
+LARGE = {
+    "model_type": "qwen2",
+    "num_hidden_layers": 36,
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_attention_heads": 16,
+    "vocab_size": 151936,
+}
+
+
+@pytest.mark.parametrize(
+    ("resources", "address", "refusal"),
+    [
+        ("cpu=1,gpu=1", None, "does not fit on the GPU"),
+        ("cpu=1", None, None),
+        ("cpu=1,gpu=1", "head:6379", None),
+    ],
+)
+def test_trainers_are_asked_to_fit_on_gpus_that_they_will_have(
+    monkeypatch, tmp_path, resources, address, refusal
+):
+    monkeypatch.setattr(preflight, "gpu_memories", lambda: [8 * GIB])
+    (tmp_path / "config.json").write_text(json.dumps(LARGE))
+    asked = config(model=str(tmp_path), trainer_resources=resources, address=address)
+    if refusal is None:
+        check_memory(asked, trainers=1)
+    else:
+        with pytest.raises(UserError, match=refusal):
+            check_memory(asked, trainers=1)
+
+
+def test_what_trainers_keep_in_the_hosts_memory_has_to_be_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "gpu_memories", lambda: [24 * GIB])
+    (tmp_path / "config.json").write_text(json.dumps(LARGE))
+    asked = {"model": str(tmp_path), "resources": "cpu=4,mem=600g"}
+    check_memory(config(trainer_resources="cpu=1,gpu=1", **asked), trainers=1)
+    with pytest.raises(UserError, match="but it asks for 32.0 GiB"):
+        check_memory(config(trainer_resources="cpu=1,gpu=1,mem=32g", **asked), trainers=1)
+    with pytest.raises(UserError, match="but this machine has 600.0 GiB"):
+        check_memory(config(trainer_resources="cpu=1,gpu=1", **asked), trainers=12)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from forage.errors import UserError
@@ -100,3 +103,26 @@ def test_a_damaged_file_is_one_clear_line(saved, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(UserError, match="cannot be loaded"):
         load_policy(str(tmp_path), torch.float32, CPU)
+
+
+def test_missing_weights_are_not_made_up(saved, tmp_path):
+    _, folder = saved
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    lost = next(name for name in sorted(tensors) if "mlp" in name)
+    del tensors[lost]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=f"1 of its weights are missing \\({lost}"):
+        load_policy(str(tmp_path), torch.float32, CPU)
+
+
+def test_a_configuration_of_another_size_is_one_clear_line(saved, tmp_path):
+    _, folder = saved
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 24}))
+    with pytest.raises(UserError, match="cannot be loaded") as failure:
+        load_policy(str(tmp_path), torch.float32, CPU)
+    assert "\n" not in str(failure.value)

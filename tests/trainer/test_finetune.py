@@ -10,6 +10,7 @@ from trainer_batches import random_batch, small_model
 from forage.agent.prompts import encode_prompt
 from forage.agent.traces import Draft
 from forage.agent.types import Passage
+from forage.errors import UserError
 from forage.model.small import END, word_tokenizer
 from forage.trainer.finetune import PATIENCE, Finetuner
 from forage.trainer.scorer import Scorer
@@ -107,6 +108,14 @@ def test_what_is_learned_by_heart_is_told_again():
     assert progress.losses == sorted(progress.losses, reverse=True)
     assert progress.losses[-1] < 0.5 * progress.losses[0]
     assert (progress.best, progress.converged) == (4, False)
+
+
+def test_epochs_that_help_nothing_are_an_error():
+    learned, aside = random_batch([12, 20, 8, 15], seed=1), random_batch([10, 14], seed=2)
+    with pytest.raises(UserError, match=r"no epoch made .* lower --rate"):
+        Finetuner(Scorer(small_model(0)), 10.0, 64).fit(
+            lambda: [learned] * 4, aside, 5, lambda now: None
+        )
 
 
 @pytest.mark.gpu

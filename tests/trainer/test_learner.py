@@ -157,3 +157,29 @@ def test_clipping_limits_the_step_and_reports_the_norm_before_it():
     norm = float(probe.policy.gradient.norm())
     _, reported = learner(small_model(0)).update(batch, minibatches=1, max_norm=norm / 10)
     assert reported == pytest.approx(norm)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_gradient_that_is_not_finite_is_reported_and_moves_nothing(minibatches):
+    batch = random_batch([10, 20], seed=6)
+    batch.advantages[0] = np.nan
+    ours, untouched = learner(small_model(0)), learner(small_model(0))
+    _, reported = ours.update(batch, minibatches=minibatches, max_norm=1.0)
+    assert np.isnan(reported)
+    for moved, master in zip(ours.policy.masters, untouched.policy.masters, strict=True):
+        assert torch.equal(moved, master)
+    _, reported = ours.update(random_batch([10, 20], seed=6), minibatches=1, max_norm=1.0)
+    assert np.isfinite(reported)
+
+
+@pytest.mark.slow
+def test_the_norm_of_a_large_gradient_is_right_on_a_cpu():
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1 << 27))
+
+    policy = Policy(Large(), learning_rate=1e-6, weight_decay=0.0)
+    policy.gradient.normal_(generator=torch.Generator().manual_seed(0))
+    expected = sum(float(piece.double().square().sum()) for piece in policy.gradient.split(1 << 22))
+    assert policy.step(1e9) == pytest.approx(expected**0.5, rel=1e-4)

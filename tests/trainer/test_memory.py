@@ -85,6 +85,20 @@ def test_micro_batches_hold_the_longest_sample():
     assert plan(80, work(longest=4096)).micro_batch_tokens == 4096
 
 
+def test_a_sample_is_planned_for_even_where_micro_batches_are_smaller():
+    short, long = plan(140, work(512, longest=512)), plan(140, work(512, longest=4096))
+    assert short.micro_batch_tokens == long.micro_batch_tokens == 512
+    assert long.parts["activations"] == plan(140, work(4096)).parts["activations"]
+    with pytest.raises(UserError, match="lower --micro-batch-tokens or --max-tokens"):
+        plan(18, work(512, longest=4096))
+
+
+def test_the_whole_model_has_to_fit_beside_the_shards_of_its_optimizer():
+    large = ModelFacts.from_config(LLAMA_8B.to_dict() | {"num_hidden_layers": 320})
+    with pytest.raises(UserError, match="whole model, when loaded and published"):
+        plan(80, work(longest=4096, shard=16), large)
+
+
 def test_a_3b_model_trains_on_a_24_gib_card_with_its_optimizer_on_the_cpu():
     found = plan(24)
     assert found.optimizer_on_cpu
@@ -114,3 +128,8 @@ def test_what_fits_nowhere_is_refused_with_the_arithmetic():
 def test_a_configuration_without_the_facts_is_refused():
     with pytest.raises(UserError, match="no num_attention_heads"):
         ModelFacts.from_config({"vocab_size": 10})
+
+
+def test_a_mixture_of_experts_is_refused():
+    with pytest.raises(UserError, match=r"mixture of experts \(num_experts 128\)"):
+        ModelFacts.from_config(QWEN_3B.to_dict() | {"num_experts": 128})

@@ -9,10 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forage.errors import UserError
+
 
 def absolute(name: str) -> str:
     """A path for processes that stand elsewhere; what isn't one (a hub name, a URL) stays."""
     return os.path.abspath(name) if os.path.exists(name) else name
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Raise `UserError` unless `path` can be made, or written in."""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{flag} {path}: {there} is no folder that can be written in")
 
 
 def append_json(path: Path, record: Mapping[str, Any]) -> None:

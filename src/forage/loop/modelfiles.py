@@ -45,10 +45,7 @@ def model_config(model: str) -> dict[str, Any] | None:
     if path.suffix == ".gguf":
         return None
     file = (path if path.is_dir() else _fetch(model, ["config.json"])) / "config.json"
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise UserError(f"--model {model}: {file} can't be read as JSON") from None
+    found = _read_config(file, model)
     text: dict[str, Any] = found.get("text_config", found)
     return text
 
@@ -59,10 +56,21 @@ def fetch_model(model: str) -> None:
         _fetch(model, HUB_FILES)
 
 
+def _read_config(file: Path, model: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"--model {model}: {file} can't be read as JSON") from None
+    if not isinstance(found, dict):
+        raise UserError(f"--model {model}: {file} holds no JSON object; get the file again")
+    return found
+
+
 def _check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise UserError(f"--model {path}: the folder has no config.json; give a model's folder")
-    model_config(str(path))
+    if "model_type" not in _read_config(path / "config.json", str(path)):
+        raise UserError(f"--model {path}: config.json names no model_type; get the file again")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise UserError(
             f"--model {path}: the folder has no tokenizer ({', '.join(TOKENIZER_FILES)}); "

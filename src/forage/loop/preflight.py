@@ -11,6 +11,7 @@ from typing import Any
 
 from forage.agent.data import load_dataset
 from forage.agent.prompts import prompt_parts
+from forage.agent.retrieval import open_retriever
 from forage.agent.rewards import resolve_reward
 from forage.agent.types import DataSet
 from forage.app.placement import Room
@@ -49,7 +50,7 @@ def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
     check_policy(config)
     check_agent(config)
     check_fit(config, config.trainers)
-    check_memory(config)
+    check_memory(config, config.trainers)
     check_out(config, resume)
     newest = newest_checkpoint(RunDir(Path(config.out))) if resume else None
     if newest is not None and newest.counters.step > config.steps:
@@ -91,7 +92,11 @@ def check_agent(config: TrainConfig) -> None:
     resolve_reward(config.reward)
     check_generation(config)
     retriever = config.retriever
-    if retriever is not None and "://" not in retriever and not Path(retriever).is_dir():
+    if retriever is None:
+        return
+    if "://" in retriever:
+        open_retriever(retriever)
+    elif not Path(retriever).is_dir():
         raise UserError(
             f"--retriever {retriever}: no such index folder; give one, or http://HOST:PORT"
         )
@@ -133,17 +138,31 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     return arithmetic
 
 
-def check_memory(config: TrainConfig) -> None:
-    """Whether trainers and rollouts fit on the GPUs of this machine, if it has any.
+def check_memory(config: TrainConfig, trainers: int) -> None:
+    """Whether the model, trainers and rollouts go together, on the GPUs of this machine if any.
+
+    GPUs of a cluster aren't known here: its executors plan for themselves.
+
+    Args:
+        config: names the model, and what each executor may use.
+        trainers: how many there are; none in an evaluation.
 
     Raises:
-        UserError: for the first that doesn't, with the arithmetic.
+        UserError: for the first thing that doesn't fit, with the arithmetic.
     """
     model = model_config(config.model) if config.model is not None else None
     if model is None:
         return
-    for size in sorted(set(gpu_memories())):
-        _plan(config, model, gpu_share(trainer_resources(config)) * size)
+    longest = model.get("max_position_embeddings") or config.max_tokens
+    if config.max_tokens > longest:
+        raise UserError(
+            f"--max-tokens {config.max_tokens}: the model reads at most {longest}; lower it"
+        )
+    sizes = _gpus(config)
+    share = gpu_share(trainer_resources(config))
+    for size in sizes if trainers and share else ():
+        _check_host(config, trainers, _plan(config, model, share * size))
+    if sizes and config.rollouts:
         check_generation_memory(config, ModelFacts.from_config(model))
 
 
@@ -155,17 +174,37 @@ def memory_lines(config: TrainConfig) -> list[str]:
     model = model_config(config.model) if config.model is not None else None
     if model is None:
         return []
-    share, sizes = gpu_share(trainer_resources(config)), sorted(set(gpu_memories()))
+    sizes = _gpus(config)
+    share = gpu_share(trainer_resources(config)) if sizes else 1.0
     lines = []
-    for size, part in [(size, share) for size in sizes] or [(size, 1.0) for size in CARDS]:
+    for size in (sizes or CARDS) if share else ():
         try:
-            lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {_plan(config, model, part * size)}")
+            lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {_plan(config, model, share * size)}")
         except UserError as error:
             lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {error}")
     if sizes:
         found = check_generation_memory(config, ModelFacts.from_config(model))
         lines += [f"rollout, {line}" for line in found]
     return lines
+
+
+def _gpus(config: TrainConfig) -> list[int]:
+    """Sizes of the GPUs that executors will run on, as far as this machine tells."""
+    return sorted(set(gpu_memories())) if config.address is None else []
+
+
+def _check_host(config: TrainConfig, trainers: int, plan: MemoryPlan) -> None:
+    """Whether what trainers keep in the host's memory is there."""
+    asked, there = parse_resreq(trainer_resources(config)).mem, this_machine(config).mem
+    for needed, limit, whose in (
+        (plan.host, asked or plan.host, "it asks for"),
+        (trainers * plan.host, there, "this machine has"),
+    ):
+        if needed > limit:
+            raise UserError(
+                f"{trainers} x trainer: {plan}; that is {needed / GIB:.1f} GiB of the host's "
+                f"memory, but {whose} {limit / GIB:.1f} GiB; give trainers more of the GPU"
+            )
 
 
 def _plan(config: TrainConfig, model: Mapping[str, Any], budget: float) -> MemoryPlan:

@@ -128,6 +128,7 @@ def check_out(config: TrainConfig, resume: bool) -> None:
         )
     elif run.path.exists() and (not run.path.is_dir() or set(os.listdir(run.path)) - {LOCK}):
         raise UserError(f"--out {run.path} exists and is not an empty folder; choose another one")
+    files.check_writable(run.path, "--out")
 
 
 def check_same_run(before: TrainConfig, now: TrainConfig) -> None:

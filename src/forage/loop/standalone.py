@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from forage import app
@@ -10,7 +11,7 @@ from forage.loop.config import TrainConfig
 from forage.loop.evaluate import EvalRecord, evaluate, summarize
 from forage.loop.generation import Policy
 from forage.loop.modelfiles import check_model, fetch_model
-from forage.loop.preflight import check_agent, check_fit, load_data
+from forage.loop.preflight import check_agent, check_fit, check_memory, load_data
 from forage.loop.services import open_rollouts, retriever_of
 from forage.loop.targets import Target
 
@@ -27,6 +28,7 @@ def evaluate_target(target: Target, config: TrainConfig) -> EvalRecord:
     check_model(target.model)
     check_agent(config)
     check_fit(config, trainers=0)
+    check_memory(replace(config, model=target.model), trainers=0)
     data = load_data(config)
     fetch_model(target.model)
     with (

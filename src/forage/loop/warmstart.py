@@ -13,9 +13,9 @@ from forage.agent.types import DataSet, Question
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, trainer_resources
-from forage.loop.files import absolute
+from forage.loop.files import absolute, check_writable
 from forage.loop.modelfiles import check_model, fetch_model
-from forage.loop.preflight import check_agent, check_fit, load_data
+from forage.loop.preflight import check_agent, check_fit, check_memory, load_data
 from forage.loop.services import retriever_of
 from forage.trainer.supervised import SupervisedConfig, SupervisedReport, supervise
 
@@ -48,15 +48,17 @@ def write_start(config: TrainConfig, options: StartOptions) -> SupervisedReport:
         UserError: for mistakes in the configuration or the data, before any process starts.
     """
     # It runs alone: there are no rollouts to share a GPU with.
-    alone = replace(config, rollouts=0, trainers=1)
+    alone = replace(config, rollouts=0, trainers=1, shard=1, kl=0.0)
     out = Path(options.out)
     if alone.model is None:
         raise UserError("no model to start from; give --model")
     check_model(alone.model)
     check_agent(alone)
     check_fit(alone, trainers=1)
+    check_memory(alone, trainers=1)
     if out.exists():
         raise UserError(f"--out {out}: exists already; choose a new folder")
+    check_writable(out, "--out")
     data = load_data(alone)
     questions = _with_evidence(alone, data, options.questions)
     fetch_model(alone.model)

@@ -8,6 +8,9 @@ from typing import Any
 
 from forage.errors import UserError
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configurations of mixtures of experts call their number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
@@ -27,8 +30,14 @@ class ModelFacts:
         """Read a `config.json`.
 
         Raises:
-            UserError: if it lacks a fact.
+            UserError: if it lacks a fact, or has what isn't counted.
         """
+        for key in EXPERTS:
+            if config.get(key):
+                raise UserError(
+                    f"the model is a mixture of experts ({key} {config[key]}), whose memory isn't "
+                    "planned for; give a dense model"
+                )
         try:
             heads = config["num_attention_heads"]
             return cls(

@@ -36,7 +36,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """
     try:
         return AutoTokenizer.from_pretrained(**_source(model))
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"model {model}: no tokenizer could be loaded ({_first(error)})") from error
 
 
@@ -66,9 +66,17 @@ def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrai
         UserError: if transformers can't load it.
     """
     try:
-        policy = AutoModelForCausalLM.from_pretrained(**_source(model), dtype=dtype)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        policy, report = AutoModelForCausalLM.from_pretrained(
+            **_source(model), dtype=dtype, output_loading_info=True
+        )
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
+    if lacking := sorted(report["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise UserError(
+            f"model {model}: {len(lacking)} of its weights are missing ({lacking[0]}, ...); get "
+            "the files again"
+        )
     if Path(model).suffix == ".gguf":
         _forget_quantization(policy)
     round_to_bf16(policy)

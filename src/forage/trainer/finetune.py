@@ -5,12 +5,14 @@ It is a trainer's update with another loss: packed samples, fp32 masters, the bf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from forage.errors import UserError
 from forage.trainer.algorithms import LossSettings
 from forage.trainer.algorithms.tokens import Tokens
 from forage.trainer.batch import TrainBatch
@@ -99,6 +101,9 @@ class Finetuner:
         """Train on `epoch()` again and again; leave the model with the lowest loss on `aside`.
 
         The learning rate falls in a line to a tenth over `max_epochs`.
+
+        Raises:
+            UserError: if it diverges, or no epoch makes the loss on `aside` lower.
         """
         progress = Progress(losses=[self.loss(aside)], weights=self._copy())
         observe(progress)
@@ -107,9 +112,11 @@ class Finetuner:
             for index, batch in enumerate(batches):
                 done = (number - 1 + index / len(batches)) / max_epochs
                 self._set_rate(min(1.0, (progress.steps + 1) / WARM_UP) * (1 - 0.9 * done))
-                self._learner.update(batch, minibatches=1, max_norm=GRAD_CLIP)
+                _, norm = self._learner.update(batch, minibatches=1, max_norm=GRAD_CLIP)
+                _check_finite(norm, "norm of the gradient", number)
                 progress.steps += 1
             loss = self.loss(aside)
+            _check_finite(loss, "loss on the traces set aside", number)
             if loss < min(progress.losses):
                 progress.best, progress.weights = number, self._copy()
             progress.losses.append(loss)
@@ -117,6 +124,12 @@ class Finetuner:
             if number - progress.best >= PATIENCE:
                 progress.converged = True
                 break
+        if progress.best == 0:
+            told = " ".join(f"{loss:.3f}" for loss in progress.losses)
+            raise UserError(
+                f"no epoch made the traces set aside likelier (loss before and after each: {told});"
+                " lower --rate, or train from the model as it is"
+            )
         self._restore(progress.weights)
         return progress
 
@@ -141,3 +154,8 @@ class Finetuner:
         parameters = dict(self._policy.model.named_parameters())
         for name, tensor in weights.items():
             parameters[name].copy_(tensor)
+
+
+def _check_finite(value: float, what: str, epoch: int) -> None:
+    if not math.isfinite(value):
+        raise UserError(f"it has diverged: the {what} is {value} in epoch {epoch}; lower --rate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,7 +83,8 @@ class Learner:
         """Take `minibatches` optimizer steps over the whole batch, each on another part of it.
 
         Returns:
-            What was seen of this rank's share, and the largest unclipped gradient norm.
+            What was seen of this rank's share, and the largest unclipped gradient norm; one that
+            isn't finite ends the update, and moves nothing.
         """
         parts = [batch.take(range(i, len(batch), minibatches)) for i in range(minibatches)]
         shares = [part.share(self._ranks.rank, self._ranks.size) for part in parts]
@@ -91,7 +93,10 @@ class Learner:
         tally, norm = Tally(), 0.0
         for share, old in zip(shares, olds, strict=True):
             if self.accumulate(share, tally, old):
-                norm = max(norm, self.policy.step(max_norm))
+                found = self.policy.step(max_norm)
+                if not math.isfinite(found):
+                    return tally, found
+                norm = max(norm, found)
         return tally, norm
 
     def accumulate(self, share: TrainBatch, tally: Tally, old: list[Tensor] | None = None) -> float:

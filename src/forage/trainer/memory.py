@@ -21,6 +21,8 @@ This module imports no torch: the driver asks it too.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from forage.errors import UserError
@@ -119,6 +121,21 @@ def let_blocks_grow() -> None:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
+@contextmanager
+def clear_when_full() -> Iterator[None]:
+    """Turn running out of a GPU's memory into one line."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"a trainer ran out of GPU memory ({reason}); lower --micro-batch-tokens or "
+            "--max-tokens"
+        ) from error
+
+
 def plan_memory(facts: ModelFacts, work: Workload, budget: float) -> MemoryPlan:
     """The plan that the rule chooses for `budget` bytes of a GPU.
 
@@ -138,8 +155,8 @@ def plan_memory(facts: ModelFacts, work: Workload, budget: float) -> MemoryPlan:
     smallest = min(plans, key=lambda plan: plan.needed)
     raise UserError(
         f"a trainer does not fit on the GPU even with its optimizer on the CPU: "
-        f"{smallest.arithmetic()}; lower --micro-batch-tokens, give the trainer more of the card, "
-        "or raise --trainers and --shard"
+        f"{smallest.arithmetic()}; lower --micro-batch-tokens or --max-tokens, give the trainer "
+        "more of the card, or raise --trainers and --shard"
     )
 
 
@@ -165,14 +182,21 @@ def _plan(
     # its gradient in fp32.
     gathered = 0 if work.shard == 1 else 2 * facts.layer + facts.embeddings
     copies = 2 if work.reference else 1
+    held = max(tokens, work.longest)  # a sample is never split
+    computing = {
+        "activations": _activations(facts, held, recompute),
+        "output layer": _output_layer(facts, held),
+    }
+    # The first of the trainers that share a copy has all of it when it loads and publishes.
+    whole = 0.0 if work.shard == 1 else max(0.0, copy - sum(computing.values()))
     parts = {
         "weights": 2.0 * own,
         "reference": 2.0 * own if work.reference else 0.0,
         "gathered": 2.0 * copies * gathered + 4.0 * gathered,
         "masters, gradient and Adam": 0.0 if optimizer_on_cpu else optimizer,
         "published copy": 0.0 if copy_on_cpu else copy,
-        "activations": _activations(facts, tokens, recompute),
-        "output layer": _output_layer(facts, tokens),
+        **computing,
+        "whole model, when loaded and published": whole,
         "reserve": RESERVE + (1 - USABLE) * max(0.0, budget - RESERVE),
     }
     return MemoryPlan(

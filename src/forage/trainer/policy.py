@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel
 
 from forage.errors import UserError
@@ -19,6 +20,8 @@ from forage.weights.gather import gather_policy
 
 MASTERS, OPTIMIZER = "masters.safetensors", "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+NORM_PIECE = 1 << 20
+"""Elements of the gradient whose squares are added up together."""
 
 
 class Policy:
@@ -75,13 +78,17 @@ class Policy:
 
     @torch.no_grad()
     def step(self, max_norm: float) -> float:
-        """Clip the collected gradient, move the masters, round; returns the unclipped norm."""
+        """Clip the collected gradient, move the masters, round; returns the unclipped norm.
+
+        A gradient that isn't finite moves nothing.
+        """
         norm = self._norm()
         if norm > max_norm:
             self.gradient *= max_norm / (norm + 1e-6)
-        self.optimizer.step()
+        if math.isfinite(norm):
+            self.optimizer.step()
+            self._round()
         self.gradient.zero_()
-        self._round()
         return norm
 
     def save(self, folder: Path, *, write: bool = True) -> None:
@@ -143,7 +150,8 @@ class Policy:
 
     def _norm(self) -> float:
         """Of the whole gradient, over all shards."""
-        norm = float(self.gradient.norm())
+        # In pieces: a CPU adds up in fp32, and would lose much of a sum over all.
+        norm = float(get_total_norm(torch.split(self.gradient, NORM_PIECE)))
         if not isinstance(self.parameters[0], DTensor):
             return norm
         mesh = self.parameters[0].device_mesh

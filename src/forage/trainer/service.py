@@ -14,6 +14,7 @@ import numpy as np
 from forage import app
 from forage.errors import UserError
 from forage.trainer.batch import TrainBatch
+from forage.trainer.memory import clear_when_full
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,7 @@ class UpdateReport:
 class Trainer:
     """One rank of the gang that holds the policy, its masters and its optimizer."""
 
+    @clear_when_full()
     def __init__(self, config: TrainerConfig) -> None:
         """Load the model and join the other ranks."""
         import torch
@@ -166,6 +168,7 @@ class Trainer:
             scorer.shard(self._ranks.shards)
         return scorer
 
+    @clear_when_full()
     def restore(self, folder: str) -> None:
         """Go on from a checkpoint of this model. Called as a broadcast, before any other call.
 
@@ -181,24 +184,18 @@ class Trainer:
             )
         self._policy.restore(Path(folder))
 
+    @clear_when_full()
     def update(self, batch: TrainBatch | app.Ref) -> UpdateReport:
         """Train on a batch; every rank takes its share. Called as a broadcast."""
-        import torch
-
         started = time.perf_counter()
         whole = batch if isinstance(batch, TrainBatch) else app.get(batch)
         config = self._config
         if not whole.mask.any():
             return UpdateReport(lr=config.learning_rate)
-        try:
-            tally, norm = self._learner.update(whole, config.minibatches, config.grad_clip)
-        except torch.OutOfMemoryError as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"a trainer ran out of GPU memory ({reason}); lower --micro-batch-tokens"
-            ) from error
+        tally, norm = self._learner.update(whole, config.minibatches, config.grad_clip)
         return self._report(whole, tally, norm, time.perf_counter() - started)
 
+    @clear_when_full()
     def publish(self, version: int) -> tuple[PublishReport, app.Ref] | None:
         """Publish the policy. Called as a broadcast.
 
@@ -217,6 +214,7 @@ class Trainer:
         assert self._publisher.manifest_ref is not None
         return report, self._publisher.manifest_ref
 
+    @clear_when_full()
     def save(self, folder: str) -> None:
         """Rank 0 writes policy (Hugging Face layout), masters, optimizer and `trainer.json`."""
         from forage.model.load import save_policy

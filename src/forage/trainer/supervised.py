@@ -9,16 +9,17 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forage import app
 from forage.agent.data.evidence import EvidenceWriter
 from forage.agent.data.splits import hold_out, without
-from forage.agent.retrieval import open_retriever
-from forage.agent.types import Question
+from forage.agent.retrieval import RetrievalError, open_retriever
+from forage.agent.types import Passage, Question
 from forage.errors import UserError
+from forage.trainer.memory import clear_when_full, let_blocks_grow
 from forage.trainer.tracebatch import Tokens, TraceEncoder, trace_batch
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ASIDE_SHARE, ASIDE_MOST = 0.1, 200
 """Of the questions: set aside to measure the loss on, and how many at most."""
+SEARCHES = 2**15
+"""Searches whose passages are remembered: every epoch asks much the same."""
 BUCKET = 16
 """Batches that are sorted by length together."""
 
@@ -93,14 +96,16 @@ class SupervisedReport:
 
 
 @app.service(resreq="cpu=1")
+@clear_when_full()
 def supervise(config: SupervisedConfig, questions: tuple[Question, ...]) -> SupervisedReport:
     """Let the model imitate traces about `questions`, and write it to `config.out`.
 
     Raises:
-        UserError: if no trace can be written.
+        UserError: if no trace can be written, or learning from them fails.
     """
     from forage.model.load import load_tokenizer, save_policy
 
+    let_blocks_grow()
     tokenizer = load_tokenizer(config.model)
     apart = hold_out(questions, min(ASIDE_MOST, max(1, round(len(questions) * ASIDE_SHARE))))
     traces = Traces(config, without(questions, apart), TraceEncoder(tokenizer, config.prompt))
@@ -139,7 +144,14 @@ class Traces:
         self._encoder = encoder
         self._rng = random.Random(config.seed)
         retriever = open_retriever(config.retriever)
-        search = lru_cache(maxsize=None)(partial(retriever.search, k=config.top_k))
+
+        @lru_cache(SEARCHES)
+        def search(query: str) -> list[Passage]:
+            try:
+                return retriever.search(query, config.top_k)
+            except RetrievalError as error:
+                raise UserError(f"a search failed: {error}; see to --retriever") from error
+
         self._writer = EvidenceWriter(search, config.max_searches, self._rng)
 
     def about(self, questions: Sequence[Question]) -> list[Tokens]:
