@@ -21,6 +21,9 @@ from forage.rollout.batches import Shared
 from forage.rollout.choice import vllm_version
 from forage.rollout.collect import Collector, Work
 from forage.rollout.draws import stream
+from forage.trainer.batch import TrainBatch
+from forage.trainer.packing import pack
+from forage.trainer.scorer import Scorer
 from forage.weights.digest import tensor_digests
 
 pytestmark = [
@@ -85,18 +88,32 @@ READ = list(range(100, 150))
 
 
 def test_probabilities_are_the_trainers(engine, folder) -> None:
-    policy = load_policy(str(folder), torch.bfloat16, torch.device("cuda"))
-    rows, drawn = turns(engine, PROMPTS, read=READ)
-    apart = []
-    for ids, logprobs in zip(rows, drawn, strict=True):
-        with torch.no_grad():
-            logits = policy(input_ids=torch.tensor([ids], device="cuda")).logits[0].float()
-        expected = torch.log_softmax(logits / TEMPERATURE, dim=-1)
-        apart += [abs(float(expected[at - 1, ids[at]]) - p) for at, p in logprobs.items()]
-    print(f"mismatch: mean {np.mean(apart):.5f}, p99 {np.quantile(apart, 0.99):.5f}")  # noqa: T201
+    """A trainer scores the same tokens as it does in training: packed, compiled, in chunks."""
+    cuda = torch.device("cuda")
+    scorer = Scorer(load_policy(str(folder), torch.bfloat16, cuda))
+    scorer.compile_layers()
+    batch = as_batch(*turns(engine, PROMPTS, read=READ))
+    with torch.no_grad():
+        ours = scorer(pack(batch, cuda), TEMPERATURE)[0].cpu().numpy()
+    apart = np.abs(ours - batch.logprobs[batch.mask == 1])
+    print(f"mismatch: mean {apart.mean():.5f}, p99 {np.quantile(apart, 0.99):.5f}")  # noqa: T201
     assert len(apart) == 40 * len(PROMPTS)
-    assert np.mean(apart) < MEAN_BOUND
+    assert apart.mean() < MEAN_BOUND
     assert np.quantile(apart, 0.99) < P99_BOUND
+
+
+def as_batch(rows, drawn) -> TrainBatch:
+    """Rows with the log-probabilities of what each drew, by position."""
+    places = [
+        (logprobs, at) for ids, logprobs in zip(rows, drawn, strict=True) for at in range(len(ids))
+    ]
+    return TrainBatch(
+        token_ids=np.concatenate(rows).astype(np.int32),
+        mask=np.array([at in logprobs for logprobs, at in places], np.uint8),
+        logprobs=np.array([logprobs.get(at, 0.0) for logprobs, at in places], np.float32),
+        offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        advantages=np.zeros(len(rows), np.float32),
+    )
 
 
 def test_draws_differ_between_streams(engine) -> None:

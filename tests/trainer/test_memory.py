@@ -90,7 +90,7 @@ def test_a_sample_is_planned_for_even_where_micro_batches_are_smaller():
     assert short.micro_batch_tokens == long.micro_batch_tokens == 512
     assert long.parts["activations"] == plan(140, work(4096)).parts["activations"]
     with pytest.raises(UserError, match="lower --micro-batch-tokens or --max-tokens"):
-        plan(18, work(512, longest=4096))
+        plan(8, work(512, longest=4096))
 
 
 def test_the_whole_model_has_to_fit_beside_the_shards_of_its_optimizer():
