@@ -21,7 +21,8 @@ class Row:
         amount: how much, in words: `105,000 tokens`.
         seconds: how long it took; None where that isn't what was measured.
         rate: amount per second, in words: `20,200 tokens/s`.
-        share: of the ceiling measured in the same run, 1 for all of it; None without one.
+        share: of the ceiling measured in the same run, or of the whole that it is a part of; None
+            without either.
     """
 
     work: str

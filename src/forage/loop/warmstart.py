@@ -47,7 +47,33 @@ def write_start(config: TrainConfig, options: StartOptions) -> SupervisedReport:
     Raises:
         UserError: for mistakes in the configuration or the data, before any process starts.
     """
-    # It runs alone: there are no rollouts to share a GPU with.
+    alone, data, questions = _checked(config, options)
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="forage-") as folder,
+        app.init(
+            "forage-warmstart",
+            engine=alone.engine,
+            address=alone.address,
+            resources=alone.resources,
+        ),
+    ):
+        retriever = retriever_of(alone, data, Path(folder))
+        service = supervise.options(resreq=trainer_resources(alone), threads=alone.trainer_threads)
+        asked = _supervised(alone, options, str(part.absolute()), absolute(retriever))
+        report: SupervisedReport = service.remote(asked, questions).result()
+    part.rename(out)
+    return report
+
+
+def _checked(
+    config: TrainConfig, options: StartOptions
+) -> tuple[TrainConfig, DataSet, tuple[Question, ...]]:
+    """The configuration of a trainer that runs alone, the data, and what to write traces about."""
+    # There are no rollouts to share a GPU with, and no reference.
     alone = replace(config, rollouts=0, trainers=1, shard=1, kl=0.0)
     out = Path(options.out)
     if alone.model is None:
@@ -62,40 +88,28 @@ def write_start(config: TrainConfig, options: StartOptions) -> SupervisedReport:
     data = load_data(alone)
     questions = _with_evidence(alone, data, options.questions)
     fetch_model(alone.model)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="forage-") as folder,
-        app.init(
-            "forage-warmstart",
-            engine=alone.engine,
-            address=alone.address,
-            resources=alone.resources,
-        ),
-    ):
-        resources = trainer_resources(alone)
-        service = supervise.options(resreq=resources, threads=alone.trainer_threads)
-        report: SupervisedReport = service.remote(
-            SupervisedConfig(
-                model=absolute(alone.model),
-                out=str(part.absolute()),
-                retriever=absolute(retriever_of(alone, data, Path(folder))),
-                prompt=alone.prompt,
-                top_k=alone.top_k,
-                max_searches=alone.max_searches,
-                max_tokens=alone.max_tokens,
-                max_epochs=options.max_epochs,
-                learning_rate=options.learning_rate,
-                batch=options.batch,
-                micro_batch_tokens=alone.micro_batch_tokens,
-                gpu_share=gpu_share(resources),
-                seed=alone.seed,
-            ),
-            questions,
-        ).result()
-    part.rename(out)
-    return report
+    return alone, data, questions
+
+
+def _supervised(
+    alone: TrainConfig, options: StartOptions, out: str, retriever: str
+) -> SupervisedConfig:
+    assert alone.model is not None
+    return SupervisedConfig(
+        model=absolute(alone.model),
+        out=out,
+        retriever=retriever,
+        prompt=alone.prompt,
+        top_k=alone.top_k,
+        max_searches=alone.max_searches,
+        max_tokens=alone.max_tokens,
+        max_epochs=options.max_epochs,
+        learning_rate=options.learning_rate,
+        batch=options.batch,
+        micro_batch_tokens=alone.micro_batch_tokens,
+        gpu_share=gpu_share(trainer_resources(alone)),
+        seed=alone.seed,
+    )
 
 
 def _with_evidence(config: TrainConfig, data: DataSet, limit: int | None) -> tuple[Question, ...]:
