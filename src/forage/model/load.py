@@ -36,7 +36,9 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """
     try:
         return AutoTokenizer.from_pretrained(**_source(model))
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except KeyError as error:
+        raise UserError(f"model {model}: its tokenizer's files lack {error}") from error
+    except (OSError, ValueError, ImportError) as error:
         raise UserError(f"model {model}: no tokenizer could be loaded ({_first(error)})") from error
 
 
@@ -67,21 +69,34 @@ def load_policy(model: str, dtype: torch.dtype, device: torch.device) -> PreTrai
     """
     try:
         policy, report = AutoModelForCausalLM.from_pretrained(
-            **_source(model), dtype=dtype, output_loading_info=True
+            **_source(model),
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(f"model {model}: cannot be loaded ({_first(error)})") from error
-    if lacking := sorted(report["missing_keys"]):
-        # transformers would go on with random numbers in their place.
-        raise UserError(
-            f"model {model}: {len(lacking)} of its weights are missing ({lacking[0]}, ...); get "
-            "the files again"
-        )
+    _check_whole(model, report)
     if Path(model).suffix == ".gguf":
         _forget_quantization(policy)
     round_to_bf16(policy)
     # The dtype stays as loaded: buffers, such as rotary frequencies, are fp32 in every policy.
     return policy.to(device).eval()
+
+
+def _check_whole(model: str, report: Mapping[str, Any]) -> None:
+    """Refuse a model some of whose weights transformers would replace by random numbers."""
+    if lacking := sorted(report["missing_keys"]):
+        raise UserError(
+            f"model {model}: {len(lacking)} of its weights are missing ({lacking[0]}, ...); get "
+            "the files again"
+        )
+    if others := sorted(report["mismatched_keys"], key=str):
+        name, found, wanted = others[0]
+        raise UserError(
+            f"model {model}: {len(others)} of its weights don't have the sizes that config.json "
+            f"tells ({name}: {[*found]}, not {[*wanted]}); get the files again"
+        )
 
 
 @torch.no_grad()
