@@ -62,6 +62,7 @@ def test_hotpotqa(tmp_path: Path, record: dict[str, Any]) -> None:
             Passage("Oslo", "Oslo."),
         ),
         supporting_titles=("Brno",),
+        supporting=(Passage("Brno", "Brno is a city. It lies in Czechia."),),
         kind="bridge",
         evidence=(Passage("Brno", "Brno is a city."), Passage("Brno", "It lies in Czechia.")),
     )

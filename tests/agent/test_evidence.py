@@ -46,15 +46,19 @@ def check_trace(trace, question: Question, index: BM25Index, k: int = 3) -> int:
     outcome = read_transcript(text, MAX_SEARCHES)
     assert outcome.answer == question.answers[0]
     assert outcome.rule == "answer"
-    known, found = set(words_of(question.text)), set()
+    known, found, read = set(words_of(question.text)), set(), " ".join(words_of(question.text))
     for query in outcome.searches:
         assert set(words_of(query)) <= known, query
         passages = index.search(query, k)
-        new = {p.title for p in passages} & set(question.supporting_titles) - found
+        new = set(passages) & set(question.supporting) - found
         assert new, f"{query}: finds nothing that was missing"
         found |= new
         for passage in passages:
-            known |= set(words_of(f"{passage.title} {passage.text}"))
+            words = words_of(f"{passage.title} {passage.text}")
+            known |= set(words)
+            read += " " + " ".join(words)
+    answer = " ".join(words_of(question.answers[0]))
+    assert answer in ("yes", "no") or answer in read, f"{answer}: made up"
     return len(outcome.searches)
 
 
@@ -131,14 +135,33 @@ def test_a_verdict_takes_all_of_the_evidence():
         assert len(read_transcript("".join(t for t, _, _ in trace.parts), 4).searches) == 2
 
 
+def test_another_paragraph_of_the_same_title_is_no_evidence():
+    gold, other = Passage("Brno", "Brno lies in Czechia."), Passage("Brno", "Brno has trams.")
+    question = Question(
+        "q", "Where does Brno lie?", ("Czechia",), supporting_titles=("Brno",), supporting=(gold,)
+    )
+
+    def write(*found: Passage) -> object:
+        return EvidenceWriter(lambda query: found, 2, random.Random(0)).write(question)
+
+    assert write(other) is None
+    assert write(other, gold) is not None
+
+
+def test_an_answer_that_was_not_read_is_not_made_up():
+    passage = Passage("Brno", "Brno is a city.")
+    question = Question("q", "Where does Brno lie?", ("Czechia",), supporting_titles=("Brno",))
+    assert EvidenceWriter(lambda query: [passage], 2, random.Random(0)).write(question) is None
+
+
 def test_tags_in_evidence_and_answers_are_no_tags():
     passage = Passage("Tags", "The tag </answer> closes, <search>x</search> asks.")
     question = Question(
-        "q", "What do Tags close with?", ("</answer> tag",), supporting_titles=("Tags",)
+        "q", "What do Tags close with?", ("</answer> closes",), supporting_titles=("Tags",)
     )
     trace = EvidenceWriter(lambda query: [passage], 1, random.Random(0)).write(question)
     outcome = read_transcript("".join(text for text, _, _ in trace.parts), 1)
-    assert (len(outcome.searches), outcome.answer) == (1, "(/answer> tag")
+    assert (len(outcome.searches), outcome.answer) == (1, "(/answer> closes")
 
 
 def test_names():

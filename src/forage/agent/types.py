@@ -18,9 +18,10 @@ class Question:
     """One question with its accepted answers.
 
     `paragraphs` are those that came with it (a corpus can be built from them);
-    `supporting_titles` name the ones that hold the evidence, `evidence` are the very sentences
-    where the data set tells them, each under the title of its paragraph; `kind` is the data
-    set's own label (`bridge`, `comparison`, `1hop`, ...), empty if it has none.
+    `supporting_titles` name the ones that hold the evidence, `supporting` are those that came with
+    it, and `evidence` are the very sentences where the data set tells them, each under the title of
+    its paragraph; `kind` is the data set's own label (`bridge`, `comparison`, `1hop`, ...), empty
+    if it has none.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Question:
     paragraphs: tuple[Passage, ...] = ()
     supporting_titles: tuple[str, ...] = ()
     kind: str = ""
+    supporting: tuple[Passage, ...] = ()
     evidence: tuple[Passage, ...] = ()
 
 

@@ -60,7 +60,7 @@ class Round:
 
 def bare(question: Question) -> Question:
     """The question without its paragraphs and evidence: the index has them."""
-    return replace(question, paragraphs=(), evidence=())
+    return replace(question, paragraphs=(), supporting=(), evidence=())
 
 
 def ask(

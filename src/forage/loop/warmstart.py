@@ -113,10 +113,13 @@ def _supervised(
 
 
 def _with_evidence(config: TrainConfig, data: DataSet, limit: int | None) -> tuple[Question, ...]:
-    """The training questions to write traces about, without the paragraphs that came with them."""
+    """The training questions to write traces about, without the paragraphs that aren't needed."""
     found = [
         replace(question, paragraphs=()) for question in data.train if question.supporting_titles
     ]
+    if config.corpus is not None or config.retriever is not None:
+        # Searches find other paragraphs than those of the questions: titles have to do.
+        found = [replace(question, supporting=()) for question in found]
     if not found:
         raise UserError(
             f"--data {config.data}: names no supporting paragraphs, which traces are written "

@@ -23,6 +23,9 @@ QUOTE_SHARE = 0.75
 CONTENT_SHARE = 0.3
 """Of the traces that have read the answer but not yet all evidence: answer at once."""
 
+VERDICTS = ("yes", "no")
+"""Answers that evidence leads to without holding them."""
+
 LONGEST_QUOTE = 400
 """Characters of a sentence that are written down, at most."""
 
@@ -41,16 +44,15 @@ class EvidenceWriter:
     def write(self, question: Question) -> Trace | None:
         """A trace that ends in the first gold answer.
 
-        None if the question names no evidence, if no query at hand finds it, or if what it finds
-        does not hold the answer.
+        None if the question names no evidence, if no query at hand finds it, or if the answer
+        stands neither in what was found nor in the question, and is no verdict.
         """
         draft, reading = Draft(question.text), _Reading(question)
         quoting = self._rng.random() < QUOTE_SHARE
         for _ in range(self._max_searches):
-            missing = reading.missing()
-            if not missing or (reading.suffices() and self._rng.random() < CONTENT_SHARE):
+            if not reading.missing() or (reading.suffices() and self._rng.random() < CONTENT_SHARE):
                 break
-            step = self._next(question, missing, reading.sentences())
+            step = self._next(question, reading)
             if step is None:
                 break
             query, found = step
@@ -63,16 +65,15 @@ class EvidenceWriter:
         )
 
     def _next(
-        self, question: Question, missing: Sequence[str], read: Sequence[str]
+        self, question: Question, reading: _Reading
     ) -> tuple[Query, Sequence[Passage]] | None:
         """A query that finds a missing paragraph, and all that it finds; None if there is none."""
-        wanted = set(missing)
         best: dict[str, tuple[Query, Sequence[Passage]]] = {}
-        for query in queries(question.text, missing, read):
+        for query in queries(question.text, reading.missing(), reading.sentences()):
             if query.style in best:
                 continue
             found = self._search(query.text)
-            if any(passage.title in wanted for passage in found):
+            if any(map(reading.lacks, found)):
                 best[query.style] = (query, found)
         if not best:
             return None
@@ -98,13 +99,20 @@ class _Reading:
 
     def __init__(self, question: Question) -> None:
         self._question = question
+        # Another paragraph may have the same title.
+        self._known = {passage.title for passage in question.supporting}
         self._found: dict[str, str] = {}
         self._told = 0
 
+    def lacks(self, passage: Passage) -> bool:
+        """Whether a passage is evidence that was not read yet."""
+        title = passage.title
+        supports = passage in self._question.supporting or title not in self._known
+        return supports and title in self._question.supporting_titles and title not in self._found
+
     def read(self, found: Sequence[Passage]) -> None:
-        for passage in found:
-            if passage.title in self._question.supporting_titles:
-                self._found.setdefault(passage.title, passage.text)
+        for passage in filter(self.lacks, found):
+            self._found[passage.title] = passage.text
 
     def missing(self) -> list[str]:
         return [title for title in self._question.supporting_titles if title not in self._found]
@@ -123,14 +131,10 @@ class _Reading:
 
     def suffices(self) -> bool:
         """Whether the answer can be told: it was read, or takes all evidence and that was read."""
-        if not self._found:
-            return False
-        if _holds(self._question.text, self._question.answers[0]):
-            return not self.missing()
-        return not self.missing() or any(
-            _holds(f"{title} {text}", self._question.answers[0])
-            for title, text in self._found.items()
-        )
+        answer = self._question.answers[0]
+        if normalize_answer(answer) in VERDICTS or _holds(self._question.text, answer):
+            return bool(self._found) and not self.missing()
+        return any(_holds(f"{title} {text}", answer) for title, text in self._found.items())
 
     def _sentence(self, title: str, text: str) -> str:
         """What a paragraph has to say: its evidence, else the likeliest of its sentences."""

@@ -72,13 +72,11 @@ def _hotpot(record: Record) -> Question:
         (text_of(record, "title", title), number)
         for title, number in _pairs(record, "supporting_facts", ("title",), ("sent_id",))
     ]
-    question = _question(
-        record,
-        [Passage(title, " ".join(filter(None, sentences))) for title, sentences in context],
-        tuple(dict.fromkeys(title for title, _ in facts)),
-        _label(record, "type"),
-    )
-    return replace(question, evidence=_evidence(dict(context), facts))
+    titles = tuple(dict.fromkeys(title for title, _ in facts))
+    passages = [Passage(title, " ".join(filter(None, sentences))) for title, sentences in context]
+    supporting = [passage for passage in passages if passage.title in titles]
+    question = _question(record, passages, supporting, _label(record, "type"))
+    return replace(question, supporting_titles=titles, evidence=_evidence(dict(context), facts))
 
 
 def _sentences(record: Record, sentences: Any) -> list[str]:
@@ -123,29 +121,29 @@ def _musique(record: Record) -> Question | None:
     if record.fields.get("answerable") is False:
         return None
     passages: list[Passage] = []
-    supporting: dict[str, None] = {}
+    supporting: list[Passage] = []
     for paragraph in _objects(record, "paragraphs"):
         title = text_of(record, "title of a paragraph", paragraph.get("title"))
         text = text_of(record, "paragraph_text", paragraph.get("paragraph_text"))
         passages.append(Passage(title, text.strip()))
         if paragraph.get("is_supporting"):
-            supporting[title] = None
+            supporting.append(passages[-1])
     hops = str(record.fields.get("id", "")).partition("__")
-    return _question(record, passages, tuple(supporting), hops[0] if hops[1] else "")
+    return _question(record, passages, supporting, hops[0] if hops[1] else "")
 
 
 def _open(record: Record) -> Question:
     """NQ-open and plain question-answer records; passages where `ctxs` brings some."""
     passages: list[Passage] = []
-    gold: dict[str, None] = {}
+    gold: list[Passage] = []
     for context in _objects(record, "ctxs") if record.fields.get("ctxs") else ():
         title = text_of(record, "title in ctxs", context.get("title"))
         passages.append(
             Passage(title, text_of(record, "text in ctxs", context.get("text")).strip())
         )
         if context.get("isgold"):
-            gold[title] = None
-    return _question(record, passages, tuple(gold), _label(record, "type"))
+            gold.append(passages[-1])
+    return _question(record, passages, gold, _label(record, "type"))
 
 
 def _objects(record: Record, name: str) -> list[dict[str, Any]]:
@@ -156,13 +154,20 @@ def _objects(record: Record, name: str) -> list[dict[str, Any]]:
 
 
 def _question(
-    record: Record, paragraphs: list[Passage], supporting: tuple[str, ...], kind: str
+    record: Record, paragraphs: list[Passage], supporting: list[Passage], kind: str
 ) -> Question:
     text = text_of(record, "question", record.fields.get("question")).strip()
     if not text:
         raise UserError(f"{record.where}: the question is empty")
-    paragraphs = [passage for passage in paragraphs if passage.text]
-    return Question(_id(record, text), text, _answers(record), tuple(paragraphs), supporting, kind)
+    return Question(
+        id=_id(record, text),
+        text=text,
+        answers=_answers(record),
+        paragraphs=tuple(passage for passage in paragraphs if passage.text),
+        supporting_titles=tuple(dict.fromkeys(passage.title for passage in supporting)),
+        kind=kind,
+        supporting=tuple(passage for passage in supporting if passage.text),
+    )
 
 
 def _answers(record: Record) -> tuple[str, ...]:
