@@ -51,6 +51,7 @@ def test_it_prints_each_phase_and_trains_on_half(capsys: pytest.CaptureFixture[s
         ({"prompts": "5"}, "--prompts 5: must be even and divisible by --prompts-per-task 2"),
         ({"shape": "huge"}, "--shape huge: unknown"),
         ({"trainer_resources": "cpu=999"}, "does not fit"),
+        ({"trainers": "1", "shard": "2"}, "--trainers 1 is not divisible by --shard 2"),
     ],
 )
 def test_mistakes(

@@ -46,6 +46,12 @@ def test_a_batch_has_the_lengths_and_the_share_asked_for():
     assert not batch.mask[batch.offsets[:-1]].any()
 
 
+@pytest.mark.parametrize("share", [0.7, 1.0])
+def test_turns_do_not_overlap_where_almost_all_is_sampled(share):
+    batch = made_up_batch(options(tokens=20_000, shortest=200, longest=600, sampled=share), 100)
+    assert batch.mask.mean() == pytest.approx(share, abs=0.01)
+
+
 def test_operations_are_those_that_torch_counts():
     config = SHAPES["tiny"].config()
     facts = ModelFacts.from_config(config.to_dict())

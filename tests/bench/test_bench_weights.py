@@ -22,9 +22,23 @@ def test_it_prints_each_part_and_judges_the_bytes(capsys: pytest.CaptureFixture[
     assert "every tensor equals a full reload" in out
 
 
-def test_a_share_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "weights", "--changed", "1.5"]) == 2
-    assert "--changed 1.5: a share" in capsys.readouterr().err
+def test_a_share_that_may_be_no_weight_at_all_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "weights", "--shape", "tiny", "--changed", "1e-7"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("forage: --changed 1e-07 of the 229,952 weights of tiny is fewer than")
+    assert error.count("\n") == 1
+
+
+def test_vllm_without_a_gpu_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert main(["bench", "weights", "--shape", "tiny", "--vllm"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("forage: --vllm needs a GPU and vLLM")
+    assert error.count("\n") == 1
 
 
 def test_projections_are_rows_of_fused_parameters() -> None:

@@ -52,7 +52,9 @@ def run(options: Namespace) -> None:
     ours, raw = _measure(rollout, questions, script, options.calls)
     searches = [time for round in ours for sample in round.samples for time in sample.search_ms]
     show(f"rollout, {options.shape}", _rows(script, options.prompts, ours, raw))
-    note(f"{len(searches)} searches of {len(passages)} passages: median {median(searches):.1f} ms")
+    if searches:
+        count = f"{len(searches)} searches of {len(passages)} passages"
+        note(f"{count}: median {median(searches):.1f} ms")
 
 
 def _measure(

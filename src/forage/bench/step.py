@@ -27,7 +27,7 @@ from forage.errors import UserError
 from forage.loop.config import TrainConfig
 from forage.loop.generation import Policy
 from forage.loop.metrics import SETTLING_STEPS, StepMetrics
-from forage.loop.preflight import check_fit
+from forage.loop.preflight import check_fit, check_shards
 from forage.loop.rundir import RunDir
 from forage.loop.services import Services, open_trainers, rollout_config, rollout_options
 from forage.loop.step import train_step
@@ -55,6 +55,7 @@ def run(options: Namespace) -> None:
         information_tokens=options.information_tokens,
     )
     config = _config(options, script)
+    check_shards(config)
     check_fit(config, config.trainers)
     with TemporaryDirectory(prefix="forage-bench-") as folder:
         steps = _steps(config, script, options, Path(folder))

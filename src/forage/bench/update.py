@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: if the lengths don't go together, or the trainer doesn't fit on the GPU.
     """
-    if not 2 <= options.shortest <= options.longest <= options.tokens:
+    if not options.shortest <= options.longest <= options.tokens:
         raise UserError(
             f"--shortest {options.shortest}, --longest {options.longest}, --tokens "
-            f"{options.tokens}: give 2 <= shortest <= longest <= tokens"
+            f"{options.tokens}: give shortest <= longest <= tokens"
         )
     let_blocks_grow()
     device = default_device()
@@ -134,7 +134,8 @@ def _wait(device: torch.device) -> None:
 def _turns(length: int, sampled: float) -> np.ndarray:
     mask = np.zeros(length, np.uint8)
     turn = max(1, int(length * sampled / 2))
-    mask[length // 3 : length // 3 + turn] = 1
+    first = min(length // 3, length - 2 * turn)
+    mask[first : first + turn] = 1
     mask[length - turn :] = 1
     mask[0] = 0
     return mask

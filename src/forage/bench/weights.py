@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from forage import app
-from forage.bench.shapes import shape_of
 from forage.bench.table import Row, note, rate, show
 from forage.bench.weights_ends import Followed, Published, Sink, Source, shapes_of
 from forage.errors import UserError
+from forage.rollout.choice import use_vllm
 
 ROUNDS = 4
 """Publications of a kind; the first one only warms up."""
+FEWEST = 10
+"""Weights that a share must stand for: they are drawn, and none might be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,11 @@ def run(args: Namespace) -> None:
     """Measure and print.
 
     Raises:
-        UserError: a share of changed weights isn't one, or tensors didn't arrive bit for bit.
+        UserError: the flags ask for what can't be measured here, or tensors didn't arrive bit for
+            bit.
     """
-    shape_of(args.shape)
-    for share in args.changed:
-        if not 0 < share <= 1:
-            raise UserError(f"--changed {share:g}: a share of the weights is above 0 and at most 1")
     count = sum(size.numel() for size in shapes_of(args.shape).values())
+    _check(args, count)
     with app.init("bench-weights"):
         source, sink = _ends(args)
         copy_s = source.copy.remote().result()
@@ -73,6 +73,21 @@ def run(args: Namespace) -> None:
     show(f"Weights, {args.shape}: {count / 1e6:,.0f} M in bf16, {_where(args)}", rows)
     for line in notes:
         note(line)
+
+
+def _check(args: Namespace, count: int) -> None:
+    """Whether so small shares of `count` weights, and vLLM, can be measured here."""
+    for share in args.changed:
+        if share * count < FEWEST:
+            raise UserError(
+                f"--changed {share:g} of the {count:,} weights of {args.shape} is fewer than "
+                f"{FEWEST}; give a larger share"
+            )
+    if args.vllm and not use_vllm("auto", gpu=torch.cuda.device_count() > 0):
+        raise UserError(
+            "--vllm needs a GPU and vLLM, which aren't both here; leave it out, or run it on a "
+            "GPU after pip install 'forage-rl[vllm]'"
+        )
 
 
 def _ends(args: Namespace) -> tuple[Any, Any]:

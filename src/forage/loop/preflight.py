@@ -42,11 +42,7 @@ def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
             f"--prompts-per-step {config.prompts_per_step} is not divisible by "
             f"--prompts-per-task {config.prompts_per_task}; calls have equally many questions"
         )
-    if config.trainers % config.shard:
-        raise UserError(
-            f"--trainers {config.trainers} is not divisible by --shard {config.shard}; every "
-            "copy of the model is held by as many trainers"
-        )
+    check_shards(config)
     check_policy(config)
     check_agent(config)
     check_fit(config, config.trainers)
@@ -65,6 +61,15 @@ def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
             f"but {config.data} has {len(data.train)}; lower it or give more data"
         )
     return data
+
+
+def check_shards(config: TrainConfig) -> None:
+    """Whether the trainers make whole copies of the model."""
+    if config.trainers % config.shard:
+        raise UserError(
+            f"--trainers {config.trainers} is not divisible by --shard {config.shard}; every "
+            "copy of the model is held by as many trainers"
+        )
 
 
 def check_policy(config: TrainConfig) -> None:
