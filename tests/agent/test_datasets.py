@@ -82,6 +82,14 @@ def test_musique(tmp_path: Path) -> None:
     assert question.answers == ("Czechia", "Czech Republic")
     assert question.supporting_titles == ("Brno",)
     assert question.paragraphs == (Passage("Brno", "Brno."), Passage("Oslo", "Oslo."))
+    assert question.supporting == (Passage("Brno", "Brno."),)
+
+
+def test_a_paragraph_beside_the_supporting_ones_may_have_their_title(tmp_path: Path) -> None:
+    other = {"idx": 2, "title": "Brno", "paragraph_text": "Trams.", "is_supporting": False}
+    question = load_one(tmp_path, MUSIQUE | {"paragraphs": [*MUSIQUE["paragraphs"], other]})
+    assert Passage("Brno", "Trams.") in question.paragraphs
+    assert question.supporting == (Passage("Brno", "Brno."),)
 
 
 @pytest.mark.parametrize("name", ["answer", "answers", "golden_answers"])
@@ -97,6 +105,7 @@ def test_nq_open_brings_its_passages_and_an_id_made_of_its_text(tmp_path: Path) 
     assert question.answers == ("Czechia", "Czech Republic")
     assert question.paragraphs == (Passage("Brno", "In Czechia."),)
     assert question.supporting_titles == ("Brno",)
+    assert question.supporting == question.paragraphs
     assert question.id == load_one(tmp_path, OPEN).id != ""
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from forage.agent.data.queries import STYLES, Query, plain_name, queries
+from forage.agent.retrieval.words import words_of
 from forage.agent.rewards import normalize_answer
 from forage.agent.traces import Draft, Search, Trace
 from forage.agent.types import Passage, Question
@@ -99,46 +100,53 @@ class _Reading:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        # Another paragraph may have the same title.
-        self._known = {passage.title for passage in question.supporting}
-        self._found: dict[str, str] = {}
+        known = {passage.title for passage in question.supporting}
+        # Of these there is no text to tell their paragraphs from others of the same title.
+        self._bare = [title for title in question.supporting_titles if title not in known]
+        self._found: list[Passage] = []
         self._told = 0
 
     def lacks(self, passage: Passage) -> bool:
         """Whether a passage is evidence that was not read yet."""
-        title = passage.title
-        supports = passage in self._question.supporting or title not in self._known
-        return supports and title in self._question.supporting_titles and title not in self._found
+        if passage in self._question.supporting:
+            return passage not in self._found
+        return passage.title in self._bare and passage.title in self.missing()
 
     def read(self, found: Sequence[Passage]) -> None:
-        for passage in filter(self.lacks, found):
-            self._found[passage.title] = passage.text
+        for passage in found:
+            if self.lacks(passage):
+                self._found.append(passage)
 
     def missing(self) -> list[str]:
-        return [title for title in self._question.supporting_titles if title not in self._found]
+        """The titles of the evidence that was not read yet, in the data set's order."""
+        read = {passage.title for passage in self._found}
+        missing = {title for title in self._bare if title not in read}
+        missing |= {p.title for p in self._question.supporting if p not in self._found}
+        return [title for title in self._question.supporting_titles if title in missing]
 
     def sentences(self) -> list[str]:
         """The evidence read so far, oldest first."""
-        return [self._sentence(title, text) for title, text in self._found.items()]
+        return [self._sentence(passage) for passage in self._found]
 
     def news(self) -> str:
         """The evidence read since the last call, as it is written down."""
-        new = list(self._found.items())[self._told :]
+        new = self._found[self._told :]
         self._told = len(self._found)
-        return " ".join(
-            f"{plain_name(title)}: {self._sentence(title, text)}" for title, text in new
-        )
+        return " ".join(f"{plain_name(p.title)}: {self._sentence(p)}" for p in new)
 
     def suffices(self) -> bool:
         """Whether the answer can be told: it was read, or takes all evidence and that was read."""
         answer = self._question.answers[0]
         if normalize_answer(answer) in VERDICTS or _holds(self._question.text, answer):
             return bool(self._found) and not self.missing()
-        return any(_holds(f"{title} {text}", answer) for title, text in self._found.items())
+        return any(_holds(f"{p.title} {p.text}", answer) for p in self._found)
 
-    def _sentence(self, title: str, text: str) -> str:
+    def _sentence(self, passage: Passage) -> str:
         """What a paragraph has to say: its evidence, else the likeliest of its sentences."""
-        told = [fact.text for fact in self._question.evidence if fact.title == title]
+        title, text = passage.title, passage.text
+        facts = (fact.text for fact in self._question.evidence if fact.title == title)
+        # Another paragraph of the same title may hold the fact.
+        told = [fact for fact in facts if fact in text]
         if not told:
             told = [self._likeliest(title, _SENTENCE_END.split(text))]
         return " ".join(told)[:LONGEST_QUOTE]
@@ -154,5 +162,13 @@ class _Reading:
 
 
 def _holds(text: str, wanted: str) -> bool:
-    needle = normalize_answer(wanted)
-    return bool(needle) and f" {needle} " in f" {normalize_answer(text)} "
+    """Whether `wanted` stands in `text`, as answers are compared or word by word."""
+    # Comparing answers drops punctuation: `action-adventure` would not hold `action`.
+    return any(
+        form(wanted) and f" {form(wanted)} " in f" {form(text)} "
+        for form in (normalize_answer, _spaced)
+    )
+
+
+def _spaced(text: str) -> str:
+    return normalize_answer(" ".join(words_of(text)))
