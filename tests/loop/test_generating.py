@@ -16,20 +16,18 @@ from forage.loop.generating import (
     generation_share,
 )
 from forage.loop.preflight import check_memory
-from forage.model.facts import ModelFacts
 from forage.rollout import choice
 from forage.rollout.memory import GIB
 
-SMALL = ModelFacts(
-    layers=30,
-    width=576,
-    inner=1536,
-    heads=9,
-    key_heads=3,
-    head_width=64,
-    vocabulary=49152,
-    tied=True,
-)
+SMALL = {
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
 
 
 @pytest.fixture
@@ -104,18 +102,24 @@ def test_trainers_are_asked_to_fit_on_gpus_that_they_will_have(
     (tmp_path / "config.json").write_text(json.dumps(LARGE))
     asked = config(model=str(tmp_path), trainer_resources=resources, address=address)
     if refusal is None:
-        check_memory(asked, trainers=1)
+        check_memory(asked)
     else:
         with pytest.raises(UserError, match=refusal):
-            check_memory(asked, trainers=1)
+            check_memory(asked)
 
 
 def test_what_trainers_keep_in_the_hosts_memory_has_to_be_there(monkeypatch, tmp_path):
     monkeypatch.setattr(preflight, "gpu_memories", lambda: [24 * GIB])
     (tmp_path / "config.json").write_text(json.dumps(LARGE))
     asked = {"model": str(tmp_path), "resources": "cpu=4,mem=600g"}
-    check_memory(config(trainer_resources="cpu=1,gpu=1", **asked), trainers=1)
+    check_memory(config(trainer_resources="cpu=1,gpu=1", **asked))
     with pytest.raises(UserError, match="but it asks for 32.0 GiB"):
-        check_memory(config(trainer_resources="cpu=1,gpu=1,mem=32g", **asked), trainers=1)
+        check_memory(config(trainer_resources="cpu=1,gpu=1,mem=32g", **asked))
     with pytest.raises(UserError, match="but this machine has 600.0 GiB"):
-        check_memory(config(trainer_resources="cpu=1,gpu=1", **asked), trainers=12)
+        check_memory(config(trainer_resources="cpu=1,gpu=1", trainers=12, **asked))
+
+
+def test_what_pytorch_generates_with_needs_no_facts(monkeypatch):
+    monkeypatch.setattr(generating, "gpu_memories", lambda: [24 * GIB])
+    experts = SMALL | {"num_experts": 8}
+    assert check_generation_memory(config(gpu=1, generation="torch"), experts) == []

@@ -162,7 +162,8 @@ NEED = Need(facts=QWEN_3B, max_batch=350, max_tokens=1344, step_tokens=16384)
 def test_the_cache_is_as_large_as_all_samples_where_there_is_room():
     assert NEED.weights / GIB == pytest.approx(5.75, abs=0.01)
     assert NEED.sample == 1344 * 36864  # 36 layers x 2 x 2 heads x 128 x 2 bytes
-    assert cache_bytes(NEED, 140 * GIB, 0.9) == 350 * NEED.sample
+    # vLLM keeps one block of 16 tokens for itself.
+    assert cache_bytes(NEED, 140 * GIB, 0.9) == 350 * NEED.sample + 16 * 36864
     tight = cache_bytes(NEED, 24 * GIB, 0.9)
     assert NEED.sample < tight < 350 * NEED.sample
     assert NEED.weights + NEED.working + tight <= 0.9 * 24 * GIB

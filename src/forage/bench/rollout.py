@@ -19,6 +19,7 @@ from forage.bench.scripted import Script, ScriptedRollout
 from forage.bench.shapes import build
 from forage.bench.table import Row, note, rate, show
 from forage.bench.texts import made_up_passages
+from forage.errors import UserError
 from forage.rollout.trajectory import Trajectory
 from forage.rollout.types import GenerateRequest, RolloutConfig
 
@@ -38,6 +39,8 @@ class Round:
 
 def run(options: Namespace) -> None:
     """Measure, and print the table."""
+    if options.corpus is not None and options.data is None:
+        raise UserError(f"--corpus {options.corpus}: give --data too, whose questions are asked")
     script = Script(
         prompt_tokens=options.prompt_tokens,
         searches=options.searches,
@@ -52,6 +55,8 @@ def run(options: Namespace) -> None:
     ours, raw = _measure(rollout, questions, script, options.calls)
     searches = [time for round in ours for sample in round.samples for time in sample.search_ms]
     show(f"rollout, {options.shape}", _rows(script, options.prompts, ours, raw))
+    if not raw:
+        note("PyTorch generates here; beside vLLM, on a GPU, its own loop is measured too")
     if searches:
         count = f"{len(searches)} searches of {len(passages)} passages"
         note(f"{count}: median {median(searches):.1f} ms")
@@ -102,13 +107,13 @@ def _raw(rollout: ScriptedRollout, samples: Sequence[Trajectory], script: Script
     prompts = [sample.token_ids[sample.mask == 0].tolist() for sample in samples]
 
     def loop() -> None:
-        rollout.batches.engine.weights_changed()  # an empty prefix cache
         for number, prompt in enumerate(prompts):
             tokens: Any = {"type": "token", "prompt_token_ids": prompt}
             llm.add_request(f"raw-{number}", tokens, _raw_sampling(script.sampled))
         while llm.has_unfinished_requests():
             llm.step()
 
+    rollout.batches.change(rollout.batches.engine.weights_changed)  # an empty prefix cache
     return [rollout.batches.change(loop)]
 
 

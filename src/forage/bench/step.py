@@ -56,7 +56,7 @@ def run(options: Namespace) -> None:
     )
     config = _config(options, script)
     check_shards(config)
-    check_fit(config, config.trainers)
+    check_fit(config)
     with TemporaryDirectory(prefix="forage-bench-") as folder:
         steps = _steps(config, script, options, Path(folder))
     measured = steps[SETTLING_STEPS:]

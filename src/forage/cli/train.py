@@ -74,6 +74,6 @@ def _dry_run(config: TrainConfig, resume: bool) -> None:
         f"# data: {len(data.train)} training questions, {len(data.heldout)} held out, "
         f"{len(data.corpus)} passages"
     )
-    console.line(f"# fits: {check_fit(config, config.trainers)}")
+    console.line(f"# fits: {check_fit(config)}")
     for line in memory_lines(config):
         console.line(f"# memory in GiB: {line}")

@@ -8,14 +8,20 @@ from forage.app.resources import parse_resreq
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
 
+NOTHING = "cpu=0"
+
 
 def rollout_resources(config: TrainConfig) -> str:
-    """Resources of a rollout executor."""
+    """Resources of a rollout executor; of a supervised start, which has none, nothing."""
+    if config.rollouts == 0:
+        return NOTHING
     return config.rollout_resources or _fair_part(config, "--rollout-resources")
 
 
 def trainer_resources(config: TrainConfig) -> str:
-    """Resources of a trainer."""
+    """Resources of a trainer; of an evaluation, which has none, nothing."""
+    if config.trainers == 0:
+        return NOTHING
     return config.trainer_resources or _fair_part(config, "--trainer-resources")
 
 

@@ -5,6 +5,9 @@ Everything is found out without loading anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from forage.app.resources import parse_resreq
 from forage.errors import UserError
 from forage.loop.config import TrainConfig
@@ -26,6 +29,8 @@ def generates_with_vllm(config: TrainConfig) -> bool:
     Raises:
         UserError: if they are to, but can't.
     """
+    if config.rollouts == 0:
+        return False
     gpu = gpu_share(rollout_resources(config)) > 0
     if config.address is not None and gpu:
         return config.generation != "torch"
@@ -52,23 +57,23 @@ def generation_share(config: TrainConfig) -> float:
     return config.gpu_memory or USUAL_SHARE * gpu_share(rollout_resources(config))
 
 
-def check_generation_memory(config: TrainConfig, model: ModelFacts) -> list[str]:
-    """Whether generation fits on the GPUs of this machine; a line for each size of GPU.
+def check_generation_memory(config: TrainConfig, model: Mapping[str, Any]) -> list[str]:
+    """Whether generation with vLLM fits on the GPUs of this machine; a line for each size of GPU.
 
     Args:
         config: of the run.
-        model: what generates.
+        model: the configuration of what generates.
 
     Raises:
         UserError: if it doesn't fit.
     """
     if not generates_with_vllm(config):
         return []
-    share = generation_share(config)
+    share, facts = generation_share(config), ModelFacts.from_config(model)
     lines = []
     for size in sorted(set(gpu_memories())):
         need = Need(
-            facts=model,
+            facts=facts,
             max_batch=config.max_batch,
             max_tokens=config.max_tokens,
             step_tokens=step_tokens(size),

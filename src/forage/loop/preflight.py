@@ -45,8 +45,8 @@ def check_training(config: TrainConfig, *, resume: bool) -> DataSet:
     check_shards(config)
     check_policy(config)
     check_agent(config)
-    check_fit(config, config.trainers)
-    check_memory(config, config.trainers)
+    check_fit(config)
+    check_memory(config)
     check_out(config, resume)
     newest = newest_checkpoint(RunDir(Path(config.out))) if resume else None
     if newest is not None and newest.counters.step > config.steps:
@@ -107,12 +107,8 @@ def check_agent(config: TrainConfig) -> None:
         )
 
 
-def check_fit(config: TrainConfig, trainers: int) -> str:
+def check_fit(config: TrainConfig) -> str:
     """Whether all executors fit on this machine at once, if they run here; the arithmetic.
-
-    Args:
-        config: names the resources of each executor, and the rollouts.
-        trainers: how many there are; none in an evaluation.
 
     Raises:
         UserError: with the same arithmetic if they don't.
@@ -121,12 +117,12 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
         raise UserError(f"--address {config.address} names a Ray cluster; add --engine ray")
     rollout = _need("rollout_resources", rollout_resources(config))
     trainer = _need("trainer_resources", trainer_resources(config))
-    parts = [f"{config.rollouts} x rollout ({rollout})"]
-    parts += [f"{trainers} x trainer ({trainer})"] if trainers else []
+    counts = [(config.rollouts, "rollout", rollout), (config.trainers, "trainer", trainer)]
+    parts = [f"{count} x {what} ({each})" for count, what, each in counts if count]
     asked = _amounts(
-        trainer.millicpu * trainers + rollout.millicpu * config.rollouts,
-        trainer.mem * trainers + rollout.mem * config.rollouts,
-        trainer.milligpu * trainers + rollout.milligpu * config.rollouts,
+        trainer.millicpu * config.trainers + rollout.millicpu * config.rollouts,
+        trainer.mem * config.trainers + rollout.mem * config.rollouts,
+        trainer.milligpu * config.trainers + rollout.milligpu * config.rollouts,
     )
     if config.address is not None:
         return f"{' + '.join(parts)} = {asked}; the cluster is asked once it is joined"
@@ -134,7 +130,7 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     there = _amounts(node.millicpu, node.mem, 1000 * len(node.gpus))
     arithmetic = f"{' + '.join(parts)} = {asked}; this machine has {there}"
     room = Room.of([node])
-    if room.place_all(trainer, trainers) is None or not all(
+    if room.place_all(trainer, config.trainers) is None or not all(
         _seat(room, rollout) for _ in range(config.rollouts)
     ):
         raise UserError(
@@ -143,14 +139,10 @@ def check_fit(config: TrainConfig, trainers: int) -> str:
     return arithmetic
 
 
-def check_memory(config: TrainConfig, trainers: int) -> None:
+def check_memory(config: TrainConfig) -> None:
     """Whether the model, trainers and rollouts go together, on the GPUs of this machine if any.
 
     GPUs of a cluster aren't known here: its executors plan for themselves.
-
-    Args:
-        config: names the model, and what each executor may use.
-        trainers: how many there are; none in an evaluation.
 
     Raises:
         UserError: for the first thing that doesn't fit, with the arithmetic.
@@ -163,12 +155,12 @@ def check_memory(config: TrainConfig, trainers: int) -> None:
         raise UserError(
             f"--max-tokens {config.max_tokens}: the model reads at most {longest}; lower it"
         )
-    sizes = _gpus(config)
+    if not (sizes := _gpus(config)):
+        return
     share = gpu_share(trainer_resources(config))
-    for size in sizes if trainers and share else ():
-        _check_host(config, trainers, _plan(config, model, share * size))
-    if sizes and config.rollouts:
-        check_generation_memory(config, ModelFacts.from_config(model))
+    for size in sizes if share else ():
+        _check_host(config, _plan(config, model, share * size))
+    check_generation_memory(config, model)
 
 
 def memory_lines(config: TrainConfig) -> list[str]:
@@ -188,7 +180,7 @@ def memory_lines(config: TrainConfig) -> list[str]:
         except UserError as error:
             lines.append(f"trainer, {size / GIB:.0f} GiB GPU: {error}")
     if sizes:
-        found = check_generation_memory(config, ModelFacts.from_config(model))
+        found = check_generation_memory(config, model)
         lines += [f"rollout, {line}" for line in found]
     return lines
 
@@ -198,17 +190,17 @@ def _gpus(config: TrainConfig) -> list[int]:
     return sorted(set(gpu_memories())) if config.address is None else []
 
 
-def _check_host(config: TrainConfig, trainers: int, plan: MemoryPlan) -> None:
+def _check_host(config: TrainConfig, plan: MemoryPlan) -> None:
     """Whether what trainers keep in the host's memory is there."""
     asked, there = parse_resreq(trainer_resources(config)).mem, this_machine(config).mem
     for needed, limit, whose in (
         (plan.host, asked or plan.host, "it asks for"),
-        (trainers * plan.host, there, "this machine has"),
+        (config.trainers * plan.host, there, "this machine has"),
     ):
         if needed > limit:
             raise UserError(
-                f"{trainers} x trainer: {plan}; that is {needed / GIB:.1f} GiB of the host's "
-                f"memory, but {whose} {limit / GIB:.1f} GiB; give trainers more of the GPU"
+                f"{config.trainers} x trainer: {plan}; that is {needed / GIB:.1f} GiB of the "
+                f"host's memory, but {whose} {limit / GIB:.1f} GiB; give trainers more of the GPU"
             )
 
 

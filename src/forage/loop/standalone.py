@@ -25,10 +25,12 @@ def evaluate_target(target: Target, config: TrainConfig) -> EvalRecord:
     Raises:
         UserError: for mistakes in the configuration, before any process starts.
     """
+    # There are no trainers to share a GPU with.
+    config = replace(config, model=target.model, trainers=0)
     check_model(target.model)
     check_agent(config)
-    check_fit(config, trainers=0)
-    check_memory(replace(config, model=target.model), trainers=0)
+    check_fit(config)
+    check_memory(config)
     data = load_data(config)
     fetch_model(target.model)
     with (

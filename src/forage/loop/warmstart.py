@@ -80,8 +80,8 @@ def _checked(
         raise UserError("no model to start from; give --model")
     check_model(alone.model)
     check_agent(alone)
-    check_fit(alone, trainers=1)
-    check_memory(alone, trainers=1)
+    check_fit(alone)
+    check_memory(alone)
     if out.exists():
         raise UserError(f"--out {out}: exists already; choose a new folder")
     check_writable(out, "--out")

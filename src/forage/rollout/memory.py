@@ -44,8 +44,12 @@ class Need:
     @property
     def sample(self) -> int:
         """Bytes of the cache of one sample of full length: keys and values of every layer."""
-        token = 2 * 2 * self.facts.layers * self.facts.keys
-        return -(-self.max_tokens // BLOCK) * BLOCK * token
+        return -(-self.max_tokens // BLOCK) * self.block
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block of the cache. vLLM keeps one of all its blocks for itself."""
+        return BLOCK * 2 * 2 * self.facts.layers * self.facts.keys
 
     @property
     def working(self) -> int:
@@ -75,13 +79,13 @@ def cache_bytes(need: Need, total: int, share: float) -> int:
         UserError: if not even one sample fits, with the arithmetic.
     """
     budget = int(total * share)
-    room = budget - need.weights - need.working
-    if room >= need.sample:
-        return min(room, need.sample * need.max_batch)
+    room, least = budget - need.weights - need.working, need.sample + need.block
+    if room >= least:
+        return min(room, need.sample * need.max_batch + need.block)
     raise UserError(
         f"generation does not fit on the GPU: weights {_gib(need.weights)} + working memory "
-        f"{_gib(need.working)} + one sample of {need.max_tokens} tokens {_gib(need.sample)} = "
-        f"{_gib(need.weights + need.working + need.sample)} GiB, but it may use {share:.2f} x "
+        f"{_gib(need.working)} + one sample of {need.max_tokens} tokens {_gib(least)} = "
+        f"{_gib(need.weights + need.working + least)} GiB, but it may use {share:.2f} x "
         f"{_gib(total)} = {_gib(budget)} GiB; raise --gpu-memory, or lower --max-tokens or "
         "--max-batch"
     )

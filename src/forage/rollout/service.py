@@ -77,8 +77,11 @@ class Rollout:
     def _hold(self, request: GenerateRequest) -> Synced:
         """Hold exactly the version that the request asks for."""
         from forage.rollout.sync import Synced, WeightSync
+        from forage.weights.subscribe import VersionUnavailable
 
         if request.manifest is None:
+            if self._sync is not None:
+                raise VersionUnavailable("the model as loaded is asked for, and is held no more")
             return Synced()
         if self._sync is None:
             self._sync = WeightSync(self.batches, request.manifest)

@@ -57,6 +57,11 @@ class WeightSync:
 
         def write() -> None:
             self._subscriber.apply(staged, self._tensors)
-            self._batches.engine.weights_changed()
+            try:
+                self._batches.engine.weights_changed()
+            except BaseException:
+                # Something computed with other weights may be left.
+                self._subscriber.forget()
+                raise
 
         return self._batches.change(write)

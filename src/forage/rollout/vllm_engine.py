@@ -237,8 +237,8 @@ def _start(folder: Path, need: Need, cache: int, seed: int, eager: bool) -> Any:
 def _with_graph(rows: int) -> int:
     """`rows`, and as many more as it takes to reach a batch that vLLM captures a CUDA graph of.
 
-    It captures one for every 8 rows, above 256 for every 16, up to `max_num_seqs`. A larger batch
-    is launched layer by layer, which takes longer than the GPU does.
+    It captures one for every 8 rows, above 256 for every 16, up to `max_num_seqs` and to 512. A
+    larger batch is launched layer by layer, which takes longer than the GPU does.
     """
     step = 8 if rows <= 256 else 16
     return -(-rows // step) * step
@@ -285,7 +285,13 @@ def _clear_errors(folder: Path | None) -> Iterator[None]:
     except (ValueError, NotImplementedError) as error:
         if folder is None:
             raise
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"vLLM {vllm_version()} can't load {folder}: {first}; use --generation torch"
+            f"vLLM {vllm_version()} can't load {folder}: {_reason(error)}; use --generation torch"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line that says something; vLLM's configurations are checked by pydantic."""
+    found: list[dict[str, Any]] = getattr(error, "errors", list)()
+    text = found[0]["msg"] if found else str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
 
 from forage.errors import UserError
 from forage.model.facts import ModelFacts
-from forage.model.load import load_policy, load_tokenizer, save_policy
+from forage.model.load import load_policy, load_tokenizer, model_config, save_policy
 from forage.rollout.memory import Need, step_tokens
 
 
@@ -43,8 +41,8 @@ def need_of(folder: Path, *, max_batch: int, max_tokens: int, total: int) -> Nee
     Raises:
         UserError: if the model can't read so many tokens, or is none that is known.
     """
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    longest = config.get("max_position_embeddings", max_tokens)
+    config = model_config(str(folder))
+    longest = config.get("max_position_embeddings") or max_tokens
     if max_tokens > longest:
         raise UserError(f"--max-tokens {max_tokens}: the model reads at most {longest}; lower it")
     return Need(

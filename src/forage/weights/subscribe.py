@@ -6,7 +6,6 @@ needs it to pause.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,14 +51,12 @@ class Subscriber:
     Attributes:
         version: the weight version that the tensors hold, proven by digest; None before the first
             apply and after a failed one.
-        bytes_fetched, fetch_seconds, apply_seconds: totals.
+        bytes_fetched: in all.
     """
 
     def __init__(self, manifest_ref: app.Ref, *, device: torch.device | str = "cpu") -> None:
         self.version: int | None = None
         self.bytes_fetched = 0
-        self.fetch_seconds = 0.0
-        self.apply_seconds = 0.0
         self._manifest_ref = manifest_ref
         self._device = torch.device(device)
         self._stream = None
@@ -74,7 +71,6 @@ class Subscriber:
             VersionUnavailable: the published version is another one.
             ValueError: what was published is corrupted.
         """
-        started = time.perf_counter()
         manifest = app.get(self._manifest_ref)
         if manifest.version != version:
             raise VersionUnavailable(
@@ -87,7 +83,6 @@ class Subscriber:
                 self._read_shards(staging, manifest)
         whole = not all(ref.key in self._held for ref in manifest.shards)
         self.bytes_fetched += staging.nbytes
-        self.fetch_seconds += time.perf_counter() - started
         since = None if whole else self.version
         return Staged(manifest, since, tuple(staging.patches), staging.nbytes)
 
@@ -123,17 +118,19 @@ class Subscriber:
             DigestMismatch: the tensors aren't those published. As after any other failure while
                 writing, this subscriber then holds no version, and its next fetch is whole.
         """
-        started = time.perf_counter()
         self._check_fits(staged, tensors)
         if staged.version == self.version:
             return
-        self.version, self._held = None, {}
+        self.forget()
         for name, patch in staged.patches:
             apply_patch(tensors[name], patch)
         _prove(staged.manifest, tensors)
         self.version = staged.version
         self._held = {ref.key: ref.version for ref in staged.manifest.shards}
-        self.apply_seconds += time.perf_counter() - started
+
+    def forget(self) -> None:
+        """Hold no version: whatever the tensors are, the next fetch is whole."""
+        self.version, self._held = None, {}
 
     def _check_fits(self, staged: Staged, tensors: Mapping[str, Tensor]) -> None:
         if staged.since is not None and staged.since != self.version:
