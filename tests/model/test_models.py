@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -98,8 +99,7 @@ def test_a_folder_without_a_model_is_one_clear_line(tmp_path):
 
 def test_a_damaged_file_is_one_clear_line(saved, tmp_path):
     _, folder = saved
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(UserError, match="cannot be loaded"):
         load_policy(str(tmp_path), torch.float32, CPU)
@@ -107,8 +107,7 @@ def test_a_damaged_file_is_one_clear_line(saved, tmp_path):
 
 def test_missing_weights_are_not_made_up(saved, tmp_path):
     _, folder = saved
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     tensors = load_file(folder / "model.safetensors")
     lost = next(name for name in sorted(tensors) if "mlp" in name)
     del tensors[lost]
@@ -119,8 +118,7 @@ def test_missing_weights_are_not_made_up(saved, tmp_path):
 
 def test_a_configuration_of_another_size_is_one_clear_line(saved, tmp_path):
     _, folder = saved
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 24}))
     with pytest.raises(UserError, match=r"don't have the sizes that config.json tells \(.*mlp"):

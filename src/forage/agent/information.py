@@ -97,6 +97,9 @@ class PartEncoder:
     Text from outside yields no special token (the unknown token aside) and none of the
     tokenizer's added tokens. Pieces are remembered: the frame around passages recurs in every
     search, and a passage in many.
+
+    Attributes:
+        piece: token ids of one piece: (text, whether it is ours).
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

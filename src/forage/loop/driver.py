@@ -66,7 +66,45 @@ class Driver:
         self._policy = Policy()
         self._at_start: dict[str, float] | None = None
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def run(self, checkpoint: Checkpoint | None) -> None:
+        """Do all steps that are left since `checkpoint`, with their evaluations and checkpoints.
+
+        Trainers that are lost are replaced, and the run goes on from its newest checkpoint.
+
+        Raises:
+            UserError: if they are lost again and again before a further step is done.
+        """
+        furthest, losses = checkpoint.counters.step if checkpoint else 0, 0
+        while True:
+            try:
+                if losses:
+                    self._replace_trainers()
+                elif checkpoint:
+                    self._restore(checkpoint)
+                return self._do_steps()
+            except app.GangBroken as error:
+                losses = 1 if self._counters.step > furthest else losses + 1
+                furthest = max(furthest, self._counters.step)
+                self._observer.trouble(
+                    f"trainers were lost: {_end_of(error)}\n{error.log}".rstrip()
+                )
+                if losses > LOSSES:
+                    raise UserError(
+                        f"trainers were lost {losses} times before step {furthest + 1} was done, "
+                        f"last {_end_of(error)}; mend the cause and go on with --resume"
+                    ) from error
+
+    def _replace_trainers(self) -> None:
+        self._services.trainers.reform()
+        checkpoint = rewind(self._run)
+        if checkpoint:
+            self._restore(checkpoint)
+        else:
+            self._observer.phase("starting again from the model")
+            self._stand_at(Counters())
+            self._at_start = None
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         """Stand where the checkpoint was saved, with trainers that have done nothing yet."""
         self._observer.phase(f"restoring the checkpoint of step {checkpoint.counters.step}")
         folder = absolute(str(checkpoint.path))
@@ -77,40 +115,6 @@ class Driver:
             for record in read_trajectories(self._run.eval_trajectories(0, "greedy"))
             if record["failure"] is None
         }
-
-    def run(self) -> None:
-        """Do all steps that are left, with their evaluations and checkpoints.
-
-        Trainers that are lost are replaced, and the run goes on from its newest checkpoint.
-
-        Raises:
-            UserError: if they are lost again and again before a further step is done.
-        """
-        furthest, losses, lost = self._counters.step, 0, False
-        while True:
-            try:
-                if lost:
-                    self._replace_trainers()
-                return self._do_steps()
-            except app.GangBroken as error:
-                losses = 1 if self._counters.step > furthest else losses + 1
-                if losses > LOSSES:
-                    raise UserError(
-                        f"trainers were lost {losses} times before step {furthest + 1} was done, "
-                        f"last: {error}; mend the cause and go on with --resume"
-                    ) from error
-                furthest, lost = max(furthest, self._counters.step), True
-                self._observer.trouble(f"trainers were lost: {error}")
-
-    def _replace_trainers(self) -> None:
-        self._services.trainers.reform()
-        checkpoint = rewind(self._run)
-        if checkpoint:
-            self.restore(checkpoint)
-        else:
-            self._observer.phase("starting again from the model")
-            self._stand_at(Counters())
-            self._at_start = None
 
     def _stand_at(self, counters: Counters) -> None:
         """Take the place that `counters` name, and have rollouts hold the trainers' policy."""
@@ -172,3 +176,8 @@ class Driver:
             self._config.keep_checkpoints,
         )
         self._observer.saved(str(path))
+
+
+def _end_of(error: app.GangBroken) -> str:
+    """Which trainer ended, and how, where that is known."""
+    return str(error).splitlines()[0] if error.rank is None else f"rank {error.rank}, {error.exit}"

@@ -9,6 +9,7 @@ from forage.errors import UserError
 from forage.loop.config import TrainConfig
 
 NOTHING = "cpu=0"
+"""Resources of executors that a command doesn't have."""
 
 
 def rollout_resources(config: TrainConfig) -> str:

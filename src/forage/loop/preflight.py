@@ -24,7 +24,7 @@ from forage.loop.generating import check_generation, check_generation_memory
 from forage.loop.gpus import gpu_memories
 from forage.loop.modelfiles import check_model, model_config
 from forage.loop.rundir import RunDir, check_out
-from forage.model.facts import ModelFacts
+from forage.model.facts import ModelFacts, check_length
 from forage.trainer.memory import GIB, MemoryPlan, Workload, plan_memory
 
 CARDS = (24 * GIB, 80 * GIB)
@@ -100,7 +100,7 @@ def check_agent(config: TrainConfig) -> None:
     if retriever is None:
         return
     if "://" in retriever:
-        open_retriever(retriever)
+        open_retriever(retriever)  # refuses a malformed address; nothing is sent yet
     elif not Path(retriever).is_dir():
         raise UserError(
             f"--retriever {retriever}: no such index folder; give one, or http://HOST:PORT"
@@ -150,11 +150,7 @@ def check_memory(config: TrainConfig) -> None:
     model = model_config(config.model) if config.model is not None else None
     if model is None:
         return
-    longest = model.get("max_position_embeddings") or config.max_tokens
-    if config.max_tokens > longest:
-        raise UserError(
-            f"--max-tokens {config.max_tokens}: the model reads at most {longest}; lower it"
-        )
+    check_length(model, config.max_tokens)
     if not (sizes := _gpus(config)):
         return
     share = gpu_share(trainer_resources(config))

@@ -51,9 +51,7 @@ def train(config: TrainConfig, observer: Observer, *, resume: bool = False) -> R
                 rollouts=open_rollouts(config, model, retriever),
             )
             driver = Driver(config, data, run, services, observer)
-            if checkpoint:
-                driver.restore(checkpoint)
-            driver.run()
+            driver.run(checkpoint)
     return run
 
 

@@ -12,6 +12,13 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What configurations of mixtures of experts call their number."""
 
 
+def check_length(config: Mapping[str, Any], max_tokens: int) -> None:
+    """Raise `UserError` for samples of more tokens than the model with this configuration reads."""
+    longest = config.get("max_position_embeddings") or max_tokens
+    if max_tokens > longest:
+        raise UserError(f"--max-tokens {max_tokens}: the model reads at most {longest}; lower it")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What decides the memory that a decoder-only model needs."""

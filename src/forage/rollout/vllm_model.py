@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from huggingface_hub import snapshot_download
 
-from forage.errors import UserError
-from forage.model.facts import ModelFacts
+from forage.model.facts import ModelFacts, check_length
 from forage.model.load import load_policy, load_tokenizer, model_config, save_policy
 from forage.rollout.memory import Need, step_tokens
 
@@ -42,9 +41,7 @@ def need_of(folder: Path, *, max_batch: int, max_tokens: int, total: int) -> Nee
         UserError: if the model can't read so many tokens, or is none that is known.
     """
     config = model_config(str(folder))
-    longest = config.get("max_position_embeddings") or max_tokens
-    if max_tokens > longest:
-        raise UserError(f"--max-tokens {max_tokens}: the model reads at most {longest}; lower it")
+    check_length(config, max_tokens)
     return Need(
         facts=ModelFacts.from_config(config),
         max_batch=max_batch,
