@@ -43,7 +43,7 @@ class FreeEngine(TorchEngine):
 
 @pytest.fixture
 def text(tokenizer):
-    return TokenText(tokenizer)
+    return TokenText(tokenizer, "plain")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def searcher(tokenizer, model):
 
 
 def collect(model, tokenizer, retriever, count=12, max_batch=8, seed=0):
-    text, ends = TokenText(tokenizer), frozenset([tokenizer.eos_token_id])
+    text, ends = TokenText(tokenizer, "plain"), frozenset([tokenizer.eos_token_id])
     work = []
     for index in range(count):
         question = Question(f"q{index}", "a", ("b",))
@@ -108,7 +108,7 @@ def test_a_slow_search_holds_up_nobody_else(searcher, tokenizer):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         retriever = open_retriever(f"http://127.0.0.1:{server.server_port}/retrieve")
-        text, ends = TokenText(tokenizer), frozenset([tokenizer.eos_token_id])
+        text, ends = TokenText(tokenizer, "plain"), frozenset([tokenizer.eos_token_id])
         ended = []
 
         class Watched(Sample):

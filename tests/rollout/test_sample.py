@@ -36,7 +36,7 @@ LIMITS = st.builds(
 )
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_exactly_sampled_tokens_carry_loss(tokenizer, limits, stream, found, data):
-    text = TokenText(tokenizer)
+    text = TokenText(tokenizer, "plain")
     prompt = [4, 5, 6]
     sample = Sample(QUESTION, 0, prompt, text, limits, frozenset([tokenizer.eos_token_id]))
     written = [(token, 0, 0.0, -1) for token in prompt]
@@ -72,7 +72,7 @@ def test_exactly_sampled_tokens_carry_loss(tokenizer, limits, stream, found, dat
 def start(tokenizer, **limits):
     chosen = Limits(**{"max_searches": 2, "max_turn_tokens": 50, "max_tokens": 200} | limits)
     ends = frozenset([tokenizer.eos_token_id])
-    return Sample(QUESTION, 0, [4, 5], TokenText(tokenizer), chosen, ends)
+    return Sample(QUESTION, 0, [4, 5], TokenText(tokenizer, "plain"), chosen, ends)
 
 
 def write(sample, tokenizer, text):

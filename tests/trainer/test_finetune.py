@@ -7,7 +7,7 @@ import pytest
 import torch
 from trainer_batches import random_batch, small_model
 
-from forage.agent.prompts import encode_prompt
+from forage.agent.prompts import PromptEncoder
 from forage.agent.traces import Draft
 from forage.agent.types import Passage
 from forage.errors import UserError
@@ -36,7 +36,7 @@ def trace(answer="Czechia"):
 
 def test_a_trace_has_the_tokens_that_a_rollout_would_have(tokenizer):
     ids, mask = TraceEncoder(tokenizer, "plain").encode(trace())
-    prompt = encode_prompt(tokenizer, "plain", "Where does Brno lie?")
+    prompt = PromptEncoder(tokenizer, "plain")("Where does Brno lie?")
     assert ids[: len(prompt)] == prompt
     assert tokenizer.unk_token_id not in ids
     written = tokenizer.decode([token for token, own in zip(ids, mask, strict=True) if own])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from forage.agent.information import Part, Tokenizer, encode_parts, neutralise
+from forage.agent.information import Part, PartEncoder, Tokenizer, neutralise
 from forage.errors import UserError
 
 QUESTION = "{question}"
@@ -50,27 +50,37 @@ def prompt_parts(name: str, question_text: str) -> tuple[str, str, str]:
     return before, neutralise(question_text.strip()), after
 
 
-def encode_prompt(tokenizer: ChatTokenizer, name: str, question_text: str) -> list[int]:
-    """Token ids of the whole prompt, up to where the policy begins to write.
+class PromptEncoder:
+    """Token ids of whole prompts of one name, up to where the policy begins to write.
 
     A tokenizer with a chat template gets one user turn and the generation prompt; one without
     gets the plain text, after its beginning token if it uses one. The question is text from
     outside: it can't produce a special token, nor close the user turn.
-
-    Raises:
-        UserError: if the prompt is unknown, or the chat template drops or changes its content.
     """
-    before, question, after = prompt_parts(name, question_text)
-    start: list[int] = []
-    if tokenizer.chat_template:
-        before, after = _in_chat(tokenizer, before, after)
-    else:
-        start = _beginning(tokenizer)
-    if before.endswith(" "):
-        # Most vocabularies hold a word together with the space before it.
-        before, question = before[:-1], " " + question
-    parts: list[Part] = [(before, True), (question, False), (after, True)]
-    return start + encode_parts(tokenizer, [part for part in parts if part[0]])
+
+    def __init__(self, tokenizer: ChatTokenizer, name: str) -> None:
+        """Frame a question as the prompt and the tokenizer have it.
+
+        Raises:
+            UserError: if the prompt is unknown, or the chat template drops or changes its content.
+        """
+        self._name = name
+        self._encode = PartEncoder(tokenizer)
+        self._start: list[int] = []
+        self._before, _, self._after = prompt_parts(name, "")
+        if tokenizer.chat_template:
+            self._before, self._after = _in_chat(tokenizer, self._before, self._after)
+        else:
+            self._start = _beginning(tokenizer)
+
+    def __call__(self, question_text: str) -> list[int]:
+        """Token ids of the prompt around a question."""
+        before, (_, question, _) = self._before, prompt_parts(self._name, question_text)
+        if before.endswith(" "):
+            # Most vocabularies hold a word together with the space before it.
+            before, question = before[:-1], " " + question
+        parts: list[Part] = [(before, True), (question, False), (self._after, True)]
+        return self._start + self._encode([part for part in parts if part[0]])
 
 
 def _in_chat(tokenizer: ChatTokenizer, before: str, after: str) -> tuple[str, str]:

@@ -54,18 +54,18 @@ class Script:
 class ScriptedText(TokenText):
     """Encodes to the lengths of a script."""
 
-    def __init__(self, model: str, script: Script) -> None:
-        """With the tokenizer of `model`."""
-        super().__init__(load_tokenizer(model))
+    def __init__(self, config: RolloutConfig, script: Script) -> None:
+        """With the tokenizer and the prompt of a rollout."""
+        super().__init__(load_tokenizer(config.model), config.prompt)
         self._script = script
 
     def encode(self, parts: Sequence[Part]) -> list[int]:
         """What a search brought, `information_tokens` of it."""
         return _sized(super().encode(parts), self._script.information_tokens)
 
-    def prompt(self, name: str, question: str) -> list[int]:
+    def prompt(self, question: str) -> list[int]:
         """The prompt, `prompt_tokens` of it."""
-        return _sized(super().prompt(name, question), self._script.prompt_tokens)
+        return _sized(super().prompt(question), self._script.prompt_tokens)
 
 
 class ScriptedSample(Sample):
@@ -107,7 +107,7 @@ class ScriptedRollout(Rollout):
         """See `Rollout`."""
         super().__init__(config)
         self._script = script
-        self._text = ScriptedText(config.model, script)
+        self._text = ScriptedText(config, script)
 
     def _sample(self, question: Question, index: int, prompt: list[int]) -> Sample:
         return ScriptedSample(question, index, prompt, self._text, self._script)

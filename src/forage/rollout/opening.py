@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,8 +18,11 @@ from forage.rollout.collect import Collector
 from forage.rollout.engine import Engine
 from forage.rollout.types import RolloutConfig
 
-SEARCH_THREADS = 16
-"""Searches under way at once in one executor."""
+SEARCH_THREADS, REQUESTS = 4, 16
+"""Searches under way at once in one executor: in this process, where more would only take turns
+with each other and with generation, and at a server."""
+SWITCH = 0.0005
+"""Seconds after which a searching thread lets the one that feeds the GPU go on, at the latest."""
 
 
 def open_batches(
@@ -32,7 +36,9 @@ def open_batches(
     collector = partial(
         Collector,
         retriever=retriever,
-        pool=ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search"),
+        pool=ThreadPoolExecutor(
+            SEARCH_THREADS if retriever.in_process else REQUESTS, thread_name_prefix="search"
+        ),
         top_k=config.top_k,
         max_batch=config.max_batch,
     )
@@ -54,6 +60,7 @@ def _with_vllm(
     from forage.rollout.vllm_engine import VllmEngine
     from forage.rollout.vllm_model import served_folder
 
+    sys.setswitchinterval(SWITCH)
     with served_folder(config.model) as folder:
         engine = partial(
             VllmEngine,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forage.agent.information import PartEncoder
-from forage.agent.prompts import encode_prompt
+from forage.agent.prompts import PromptEncoder
 from forage.agent.protocol import (
     EMPTY_QUERY,
     OVER_LIMIT,
@@ -68,10 +68,12 @@ class TokenText:
         closing: ids of the tokens that a tag can end with.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
+        """`prompt` is the name of the prompt that questions are put in."""
         self._decoder = tokenizer
-        self._encoder = copy.deepcopy(tokenizer)
-        self._encode = PartEncoder(self._encoder)
+        encoder = copy.deepcopy(tokenizer)
+        self._encode = PartEncoder(encoder)
+        self._prompt = PromptEncoder(encoder, prompt)
         self._encoding = Lock()
         texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         self.closing = frozenset(token for token, text in enumerate(texts) if ">" in text)
@@ -85,10 +87,10 @@ class TokenText:
         with self._encoding:
             return self._encode(parts)
 
-    def prompt(self, name: str, question: str) -> list[int]:
-        """Token ids of a whole prompt, see `forage.agent.prompts.encode_prompt`."""
+    def prompt(self, question: str) -> list[int]:
+        """Token ids of a whole prompt, see `forage.agent.prompts.PromptEncoder`."""
         with self._encoding:
-            return encode_prompt(self._encoder, name, question)
+            return self._prompt(question)
 
 
 class Sample:

@@ -40,7 +40,7 @@ class Rollout:
 
         self._config = config
         tokenizer = load_tokenizer(config.model)
-        self._text = TokenText(tokenizer)
+        self._text = TokenText(tokenizer, config.prompt)
         self._limits = Limits(config.max_searches, config.max_turn_tokens, config.max_tokens)
         self._reward = resolve_reward(config.reward)
         self.batches, self._end_ids = open_batches(
@@ -91,7 +91,7 @@ class Rollout:
         """A question's samples."""
         from forage.rollout.collect import Work
 
-        prompt = self._text.prompt(self._config.prompt, question.text)
+        prompt = self._text.prompt(question.text)
         work = []
         for index in range(request.samples):
             draws = stream(self._config.seed, request.purpose, request.step, question.id, index)

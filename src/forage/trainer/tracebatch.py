@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from forage.agent.information import PartEncoder
-from forage.agent.prompts import ChatTokenizer, encode_prompt
+from forage.agent.prompts import ChatTokenizer, PromptEncoder
 from forage.agent.traces import Trace
 from forage.trainer.batch import TrainBatch
 
@@ -20,8 +20,7 @@ class TraceEncoder:
 
     def __init__(self, tokenizer: ChatTokenizer, prompt: str) -> None:
         """`prompt` is the name of a prompt, as in rollouts."""
-        self._tokenizer = tokenizer
-        self._prompt = prompt
+        self._prompt = PromptEncoder(tokenizer, prompt)
         self._special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
         self._encode = PartEncoder(tokenizer)
 
@@ -31,7 +30,7 @@ class TraceEncoder:
         None if what the policy writes holds a special token: a quotation of one can't be told
         from the thing itself.
         """
-        ids = encode_prompt(self._tokenizer, self._prompt, trace.question)
+        ids = self._prompt(trace.question)
         mask = [0] * len(ids)
         for text, trusted, own in trace.parts:
             piece = self._encode.piece(text, trusted)
