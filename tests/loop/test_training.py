@@ -277,6 +277,22 @@ def test_two_rollouts_and_two_trainers_do_the_same_work(
     assert together["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-4)
 
 
+def test_two_trainers_that_share_one_copy_do_the_same_work_and_one_goes_on(
+    whole: tuple[RunDir, str], model: str, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run", model=model, trainers=2, shard=2, steps=2)
+    run.finish()
+    Run(tmp_path / "run", "--resume", model=model, steps=3).finish()
+    alone, together = read_json(whole[0].metrics)[0], run.metrics[0]
+    for key in ("reward_mean", "samples_trained", "tokens_trained"):
+        assert together[key] == alone[key]
+    for key, apart in (("grad_norm", 1e-4), ("changed_fraction", 1e-2)):
+        assert together[key] == pytest.approx(alone[key], rel=apart)
+    assert [record["weight_version"] for record in run.metrics] == [1, 2, 3]
+    # Rollouts hold what the trainers train.
+    assert all(record["mismatch_p99"] < 0.05 for record in run.metrics)
+
+
 @pytest.mark.slow
 def test_shuffled_rewards_train_on_other_advantages(
     whole: tuple[RunDir, str], model: str, tmp_path: Path

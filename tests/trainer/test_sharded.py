@@ -24,10 +24,8 @@ CPU = torch.device("cpu")
 
 
 def make_learner(ranks: Ranks) -> Learner:
-    scorers = [Scorer(small_model(0)), Scorer(small_model(1).requires_grad_(False))]
-    if ranks.shards is not None:
-        for scorer in scorers:
-            scorer.shard(ranks.shards)
+    models = small_model(0), small_model(1).requires_grad_(False)
+    scorers = [Scorer(model, ranks.shards) for model in models]
     return Learner(
         Policy(scorers[0].model, learning_rate=1e-2, weight_decay=0.0),
         *scorers,
@@ -62,7 +60,7 @@ class Rank:
 
     def save(self, folder: Path) -> None:
         writes = self.ranks.rank == 0
-        tensors = self.learner.policy.tensors()
+        tensors = self.learner.policy.whole(keep=writes)
         self.learner.policy.save(folder, write=writes)
         if writes:
             save_policy(self.learner.policy.model, _NoTokenizer(), folder / "policy", tensors)

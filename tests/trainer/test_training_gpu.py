@@ -39,12 +39,10 @@ def on_gpu(seed: int):
 
 
 def learner(model, ranks: Ranks, *, fast: bool = False, recompute: int = 0, **policy) -> Learner:
-    scorer = Scorer(model)
+    scorer = Scorer(model, ranks.shards)
     if fast:
         scorer.compile_layers()
     scorer.recompute(recompute)
-    if ranks.shards is not None:
-        scorer.shard(ranks.shards)
     return Learner(
         Policy(scorer.model, learning_rate=1e-2, weight_decay=0.0, **policy),
         scorer,

@@ -108,11 +108,13 @@ def test_equal_values_of_different_bits_differ() -> None:
 def test_digests_move_by_the_changed_elements(tensors: list[list[tuple[int, int]]]) -> None:
     old, new = ([tensor_of([pair[side] for pair in pairs]) for pairs in tensors] for side in (0, 1))
     bounds = torch.tensor([0, *itertools.accumulate(map(len, tensors))])
+    starts = torch.arange(len(tensors)) * 5
     before, after = torch.cat(old).view(torch.int16), torch.cat(new).view(torch.int16)
     changed = (before != after).nonzero().squeeze(1)
-    moves = digest_moves(changed, before[changed], after[changed], bounds).tolist()
-    assert [(tensor_digest(t) + move) & MASK for t, move in zip(old, moves, strict=True)] == [
-        tensor_digest(t) for t in new
+    moves = digest_moves(changed, before[changed], after[changed], bounds, starts).tolist()
+    befores = [tensor_digest(t, offset=5 * index) for index, t in enumerate(old)]
+    assert [(digest + move) & MASK for digest, move in zip(befores, moves, strict=True)] == [
+        tensor_digest(t, offset=5 * index) for index, t in enumerate(new)
     ]
 
 
@@ -126,6 +128,10 @@ def test_tensors_are_digested_side_by_side() -> None:
     tensors["scalar"] = torch.tensor(3.0).bfloat16()
     digests = tensor_digests(tensors)
     assert digests == {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    offsets = {"bf16-700": 11, "fp32": chunk - 1, "view": 5}
+    assert tensor_digests(tensors, offsets) == {
+        name: tensor_digest(tensor, offset=offsets.get(name, 0)) for name, tensor in tensors.items()
+    }
     tensors["fp32"][chunk] = 0.1
     assert tensor_digests(tensors) == digests | {"fp32": None}
     assert tensor_digests({}) == {}

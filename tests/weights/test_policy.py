@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from forage.weights.policy import policy_tensors
+from forage.weights.policy import policy_digest, policy_tensors
 
 
 class TiedModel(nn.Module):
@@ -29,3 +29,11 @@ def test_they_are_the_models_own_memory() -> None:
     tensors["embedding.weight"].fill_(2.0)
     assert torch.equal(model.head.weight, torch.full((5, 3), 2.0))
     assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_policies_are_told_apart_by_their_bits_and_their_order() -> None:
+    first = {"a": torch.tensor([1.0, 2.0]).bfloat16(), "b": torch.tensor([3.0]).bfloat16()}
+    known = policy_digest(first)
+    assert policy_digest({name: tensor.clone() for name, tensor in first.items()}) == known
+    assert policy_digest(first | {"b": torch.tensor([3.5]).bfloat16()}) != known
+    assert policy_digest({"a": first["b"], "b": first["a"]}) != known

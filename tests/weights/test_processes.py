@@ -27,22 +27,16 @@ def policy_of(version: int) -> dict[str, Tensor]:
     return policy
 
 
-class FatalTensors(dict[str, Tensor]):
-    """A policy that kills its process where its last tensor is packed and the others are sent."""
+class FatalTensor(Tensor):
+    """Kills its process where it is packed, once the four tensors before it are in the cache."""
 
-    def __init__(self, policy: dict[str, Tensor], manifest: app.Ref | None) -> None:
-        super().__init__(policy)
-        self.manifest = manifest
-        self.reads = 0
+    manifest: app.Ref | None = None
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name == "layer.4":
-            self.reads += 1
-            if self.reads == 2:  # after the check of its shape
-                while new_parts(self.manifest)[:4] != [1, 1, 1, 1]:
-                    time.sleep(0.01)
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(name)
+    def reshape(self, *shape: int) -> Tensor:
+        while new_parts(FatalTensor.manifest)[:4] != [1, 1, 1, 1]:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return self
 
 
 def new_parts(manifest: app.Ref | None) -> list[int]:
@@ -62,7 +56,8 @@ class Trainer:
     def publish(self, version: int, fatal: bool = False) -> tuple[PublishReport, app.Ref | None]:
         policy = policy_of(version)
         if fatal:
-            policy = FatalTensors(policy, self.publisher.manifest_ref)
+            FatalTensor.manifest = self.publisher.manifest_ref
+            policy["layer.4"] = policy["layer.4"].as_subclass(FatalTensor)
         report = self.publisher.publish(policy, version)
         return report, self.publisher.manifest_ref
 

@@ -85,8 +85,8 @@ def test_a_new_publisher_starts_whole_and_everybody_follows() -> None:
 def test_leftovers_of_a_publisher_that_died_in_its_first_publication_are_replaced() -> None:
     policy = a_policy()
     first = published(policy)
-    app.put("half a shard", key=f"{first._prefix}/2/shard-0")
-    app.put("no longer needed", key=f"{first._prefix}/2/shard-99")
+    app.put("half a shard", key=f"{first._prefix}/2/0/shard-0")
+    app.put("no longer needed", key=f"{first._prefix}/2/0/shard-99")
     second = Publisher(first._prefix)
     second.publish(policy, 2)
     subscriber, target = Subscriber(ref_of(second)), blank(policy)

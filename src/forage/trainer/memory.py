@@ -177,26 +177,20 @@ def _plan(
     optimizer_on_cpu: bool,
 ) -> MemoryPlan:
     own = facts.parameters / work.shard
-    optimizer, copy = 16.0 * own, 2.0 * facts.parameters
+    optimizer, copy = 16.0 * own, 2.0 * own
     # Of a sharded model two layers and what is outside the layers are whole at a time, each with
     # its gradient in fp32.
     gathered = 0 if work.shard == 1 else 2 * facts.layer + facts.embeddings
     copies = 2 if work.reference else 1
     held = max(tokens, work.longest)  # a sample is never split
-    computing = {
-        "activations": _activations(facts, held, recompute),
-        "output layer": _output_layer(facts, held),
-    }
-    # The first of the trainers that share a copy has all of it when it loads and publishes.
-    whole = 0.0 if work.shard == 1 else max(0.0, copy - sum(computing.values()))
     parts = {
         "weights": 2.0 * own,
         "reference": 2.0 * own if work.reference else 0.0,
         "gathered": 2.0 * copies * gathered + 4.0 * gathered,
         "masters, gradient and Adam": 0.0 if optimizer_on_cpu else optimizer,
         "published copy": 0.0 if copy_on_cpu else copy,
-        **computing,
-        "whole model, when loaded and published": whole,
+        "activations": _activations(facts, held, recompute),
+        "output layer": _output_layer(facts, held),
         "reserve": RESERVE + (1 - USABLE) * max(0.0, budget - RESERVE),
     }
     return MemoryPlan(

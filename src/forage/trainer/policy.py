@@ -16,7 +16,6 @@ from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel
 
 from forage.errors import UserError
-from forage.weights.gather import gather_policy
 
 MASTERS, OPTIMIZER = "masters.safetensors", "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -70,11 +69,18 @@ class Policy:
         return _local(self.parameters[0]).device
 
     def tensors(self) -> dict[str, Tensor]:
-        """The policy as published, bf16, each tied tensor once and whole.
+        """The policy as published, bf16, each tied tensor once; a sharded one as `DTensor`s."""
+        return {
+            name: parameter.detach().to(torch.bfloat16)
+            for name, parameter in zip(self.names, self.parameters, strict=True)
+        }
 
-        Of a sharded policy on the first rank of those that hold a copy; nothing on the others.
+    def whole(self, *, keep: bool) -> dict[str, Tensor]:
+        """The policy on the CPU, each tensor whole; nothing on ranks that don't `keep` it.
+
+        Every rank of a sharded policy takes part.
         """
-        return gather_policy(dict(zip(self.names, self.parameters, strict=True)))
+        return self._gathered([_local(parameter.detach()) for parameter in self.parameters], keep)
 
     @torch.no_grad()
     def step(self, max_norm: float) -> float:

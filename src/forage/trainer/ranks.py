@@ -47,6 +47,11 @@ class Ranks:
             )
 
     @property
+    def copy(self) -> int:
+        """Which of the copies of the model this rank holds, or a part of it."""
+        return self.rank // self.shard
+
+    @property
     def shards(self) -> DeviceMesh | None:
         """The ranks that hold one copy with this one; None if it holds its own."""
         return None if self._mesh is None else self._mesh["shard"]

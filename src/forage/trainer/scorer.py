@@ -22,19 +22,34 @@ AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 class Scorer(nn.Module):
     """Takes over a causal language model."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, shards: DeviceMesh | None = None) -> None:
         """Prove that `model` can be scored packed and by its output layer, and switch it over.
+
+        Args:
+            model: whole; on the CPU, if it is to be sharded.
+            shards: the ranks that are to hold it together, a part of every parameter each. A
+                layer is gathered where it is needed; gradients are summed over them in fp32, and
+                rounded once to the dtype of the parameters.
 
         Raises:
             UserError: for a model that can't.
         """
         super().__init__()
         self.model = model
-        ids = torch.arange(9, device=next(model.parameters()).device) % model.config.vocab_size
-        check_attention(model)
-        expected = _check_head(model, ids)
-        model.set_attn_implementation(PACKED)
-        _check_packing(model, ids, expected)
+        if shards is None:
+            self.prove()
+        else:
+            self._shard(shards)
+
+    @torch.no_grad()
+    def prove(self) -> None:
+        """Raise `UserError` unless packing changes no logits, and they are the output layer's."""
+        check_attention(self.model)
+        embeddings = self.model.get_input_embeddings().weight
+        ids = torch.arange(9, device=embeddings.device) % self.model.config.vocab_size
+        expected = _check_head(self.model, ids)
+        self.model.set_attn_implementation(PACKED)
+        _check_packing(self.model, ids, expected)
 
     def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the sampled tokens, and the entropy where each was drawn.
@@ -67,12 +82,14 @@ class Scorer(nn.Module):
         for layer in self.layers:
             layer.forward = torch.compile(layer.forward, dynamic=True)
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        """Hold a part of every parameter only, and gather a layer where it is needed.
-
-        Gradients are summed in fp32, and rounded once to the dtype of the parameters.
-        """
-        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    def _shard(self, mesh: DeviceMesh) -> None:
+        """Split the parameters, then prove: layer by layer, as there may be no room for all."""
+        from torch.distributed.fsdp import (
+            FSDPModule,
+            MixedPrecisionPolicy,
+            fully_shard,
+            register_fsdp_forward_method,
+        )
 
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         for part in (*self.layers, self):
@@ -80,6 +97,10 @@ class Scorer(nn.Module):
             assert isinstance(part, FSDPModule)
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
+        register_fsdp_forward_method(self, "prove")
+        self.prove()
+        assert isinstance(self, FSDPModule)
+        self.reshard()  # a forward pass leaves what isn't in layers gathered
 
 
 def _hidden(
@@ -99,7 +120,6 @@ def _hidden(
     return hidden
 
 
-@torch.no_grad()
 def _check_head(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Logits [tokens, vocabulary] of one sample, if they are the output layer's and no more."""
     hidden = model.base_model(input_ids=ids[None], use_cache=False).last_hidden_state
@@ -111,7 +131,6 @@ def _check_head(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return theirs[0]
 
 
-@torch.no_grad()
 def _check_packing(model: PreTrainedModel, ids: Tensor, expected: Tensor) -> None:
     """Whether `ids` have the same logits behind another sample as alone."""
     first = 5

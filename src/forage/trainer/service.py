@@ -103,6 +103,7 @@ class Trainer:
         from forage.trainer.memory import let_blocks_grow
         from forage.trainer.policy import Policy
         from forage.trainer.ranks import Ranks
+        from forage.weights.policy import policy_digest
         from forage.weights.publish import Publisher
 
         let_blocks_grow()
@@ -119,7 +120,7 @@ class Trainer:
             config.weight_decay,
             optimizer_device=torch.device("cpu") if plan and plan.optimizer_on_cpu else None,
         )
-        self._start_digest = self._digest()
+        self._start_digest = f"{policy_digest(self._policy.tensors()):016x}"
         self._learner = Learner(
             self._policy,
             scorer,
@@ -156,16 +157,19 @@ class Trainer:
 
     def _scorer(self, device: torch.device, plan: MemoryPlan | None, *, frozen: bool) -> Scorer:
         """The model, loaded and made ready for its device."""
+        import torch
+
         from forage.model.load import compute_dtype, load_policy
         from forage.trainer.scorer import Scorer
 
-        model = load_policy(self._config.model, compute_dtype(device), device)
-        scorer = Scorer(model.requires_grad_(not frozen))
+        shards = self._ranks.shards
+        # To be sharded it lies on the CPU: a GPU may not have room for all of it.
+        whole_on = device if shards is None else torch.device("cpu")
+        model = load_policy(self._config.model, compute_dtype(device), whole_on)
+        scorer = Scorer(model.requires_grad_(not frozen), shards)
         if plan is not None:
             scorer.compile_layers()
             scorer.recompute(0 if frozen else plan.recompute)
-        if self._ranks.shards is not None:
-            scorer.shard(self._ranks.shards)
         return scorer
 
     @clear_when_full()
@@ -176,8 +180,7 @@ class Trainer:
             UserError: if the checkpoint is of another model.
         """
         saved = json.loads((Path(folder) / "trainer.json").read_text(encoding="utf-8"))
-        # The first rank has the whole policy; if it gives up, all do.
-        if self._ranks.rank == 0 and saved["reference_digest"] != self._start_digest:
+        if saved["reference_digest"] != self._start_digest:
             raise UserError(
                 f"model {self._config.model}: is not the model that the run in {folder} started "
                 "from; put that model back or start a new run"
@@ -204,15 +207,15 @@ class Trainer:
                 then one higher than theirs.
 
         Returns:
-            The report and where the manifest lies; None on ranks other than 0, which only send.
+            The report and where the manifest lies; None on ranks other than 0. Those that hold a
+            part of the first copy publish it, the others do nothing.
         """
-        tensors = self._policy.tensors()
-        if self._ranks.rank != 0:
+        if self._ranks.copy > 0:
             return None
         standing = self._publisher.standing() or 0
-        report = self._publisher.publish(tensors, max(version, standing + 1))
+        report = self._publisher.publish(self._policy.tensors(), max(version, standing + 1))
         assert self._publisher.manifest_ref is not None
-        return report, self._publisher.manifest_ref
+        return (report, self._publisher.manifest_ref) if self._ranks.rank == 0 else None
 
     @clear_when_full()
     def save(self, folder: str) -> None:
@@ -220,7 +223,7 @@ class Trainer:
         from forage.model.load import save_policy
 
         out, writes = Path(folder), self._ranks.rank == 0
-        tensors = self._policy.tensors()
+        tensors = self._policy.whole(keep=writes)
         if writes:
             save_policy(self._policy.model, self._tokenizer, out / "policy", tensors)
         self._policy.save(out, write=writes)
@@ -228,14 +231,6 @@ class Trainer:
             return
         facts = {"reference_digest": self._start_digest}
         (out / "trainer.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-    def _digest(self) -> str:
-        """One number for the whole policy, as hexadecimal."""
-        from forage.weights.digest import tensor_digest
-
-        digests = {name: tensor_digest(tensor) for name, tensor in self._policy.tensors().items()}
-        total = sum(digest * (2 * index + 1) for index, digest in enumerate(digests.values()))
-        return f"{total % 2**64:016x}"
 
     def _report(self, whole: TrainBatch, tally: Tally, norm: float, seconds: float) -> UpdateReport:
         tokens, kl, entropy, clipped = self._ranks.sums([tally.tokens, *tally.sums()])

@@ -90,44 +90,55 @@ def tensor_digest(tensor: Tensor, *, offset: int = 0, strides: Sequence[int] | N
     return int(digest) & MASK64
 
 
-def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, int | None]:
+def tensor_digests(
+    tensors: Mapping[str, Tensor], offsets: Mapping[str, int] | None = None
+) -> dict[str, int | None]:
     """The `tensor_digest` of each tensor; None where an fp32 value isn't a bf16 value.
+
+    Args:
+        tensors: by name; whole, or some rows.
+        offsets: of each that is some rows: the position of its first element.
 
     Raises:
         ValueError: a tensor of another dtype.
     """
     digests: dict[str, int | None] = {}
-    flats: dict[torch.device, dict[str, Tensor]] = {}
+    flats: dict[tuple[torch.device, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        words = as_words(tensor)
+        words, offset = as_words(tensor), (offsets or {}).get(name, 0)
         if words.is_contiguous():
-            flats.setdefault(words.device, {})[name] = words.view(-1)
+            flats.setdefault((words.device, offset), {})[name] = words.view(-1)
         else:
-            digests[name] = _digest_or_none(tensor)
-    for device, group in flats.items():
-        digests |= _side_by_side(group, device)
+            digests[name] = _digest_or_none(tensor, offset)
+    for (device, offset), group in flats.items():
+        digests |= _side_by_side(group, device, offset)
     return digests
 
 
-def digest_moves(positions: Tensor, old: Tensor, new: Tensor, bounds: Tensor) -> Tensor:
+def digest_moves(
+    positions: Tensor, old: Tensor, new: Tensor, bounds: Tensor, starts: Tensor
+) -> Tensor:
     """What to add (mod 2^64) to the digests of tensors when elements change their bits.
 
     Args:
-        positions: int64 [n], increasing, in a stretch that holds the tensors one after another.
+        positions: int64 [n], increasing, in a stretch that holds parts of the tensors end to end.
         old: int16 [n], the elements' bits before.
         new: int16 [n], their bits now.
-        bounds: int64 [tensors + 1], where each tensor starts in the stretch, and the last one ends.
+        bounds: int64 [tensors + 1], where each part starts in the stretch, and the last one ends.
+        starts: int64 [tensors], where each part starts in its tensor.
 
     Returns:
         int64 [tensors].
     """
     owners = torch.searchsorted(bounds, positions, right=True) - 1
-    terms = mix64_(positions - bounds[owners]).mul_(new.to(torch.int64) - old)
+    terms = mix64_(positions + (starts - bounds[:-1])[owners]).mul_(new.to(torch.int64) - old)
     sums = torch.cat([terms.new_zeros(1), terms.cumsum(0)])
     return sums[torch.searchsorted(positions, bounds)].diff()
 
 
-def _side_by_side(flats: Mapping[str, Tensor], device: torch.device) -> dict[str, int | None]:
+def _side_by_side(
+    flats: Mapping[str, Tensor], device: torch.device, offset: int
+) -> dict[str, int | None]:
     """Digests of flat words; each stretch of positions is mixed once for all of them."""
     names = sorted(flats, key=lambda name: len(flats[name]), reverse=True)
     totals = torch.zeros(len(names), dtype=torch.int64, device=device)
@@ -138,7 +149,7 @@ def _side_by_side(flats: Mapping[str, Tensor], device: torch.device) -> dict[str
     for start in range(0, len(flats[names[0]]), max(chunk, 1)):
         while len(flats[names[reaching - 1]]) <= start:
             reaching -= 1
-        factors = mix64_(torch.arange(start, start + chunk, device=device))
+        factors = mix64_(torch.arange(start, start + chunk, device=device).add_(offset))
         sums = []
         for index, name in enumerate(names[:reaching]):
             bits, rest = from_words(flats[name][start : start + chunk])
@@ -153,9 +164,9 @@ def _side_by_side(flats: Mapping[str, Tensor], device: torch.device) -> dict[str
     }
 
 
-def _digest_or_none(tensor: Tensor) -> int | None:
+def _digest_or_none(tensor: Tensor, offset: int) -> int | None:
     try:
-        return tensor_digest(tensor)
+        return tensor_digest(tensor, offset=offset)
     except ValueError:
         return None
 

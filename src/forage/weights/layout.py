@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,32 +15,32 @@ from forage.weights.codec import Patch
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each tensor lies in a stretch.
+    """Where each tensor, or a part of it, lies in a stretch.
 
     Attributes:
-        names, shapes: of the tensors, in their order.
-        bounds: where each tensor starts, in elements, and the last one ends.
+        names: of the tensors, in their order.
+        starts: positions in the tensors at which the parts start.
+        bounds: where each part starts in the stretch, in elements, and the last one ends.
     """
 
     names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
     bounds: tuple[int, ...]
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
-        """The layout of tensors in this order."""
-        sizes = map(math.prod, shapes.values())
-        bounds = (0, *itertools.accumulate(sizes))
-        return cls(tuple(shapes), tuple(shapes.values()), bounds)
+    def of(cls, spans: Mapping[str, range]) -> Layout:
+        """The layout of these positions of tensors, in this order."""
+        starts = tuple(span.start for span in spans.values())
+        return cls(tuple(spans), starts, (0, *itertools.accumulate(map(len, spans.values()))))
 
     @property
     def size(self) -> int:
         """Elements of the stretch."""
         return self.bounds[-1]
 
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """A copy of the layout's tensors as one stretch, on their device; all of one dtype."""
-        return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+    def flatten(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """A copy of the layout's parts as one stretch, on their device; all of one dtype."""
+        return torch.cat([parts[name].reshape(-1) for name in self.names])
 
     def cut(self, patch: Patch) -> Iterator[tuple[str, Patch]]:
         """What a patch of the stretch means for each tensor, by name; waits for its device."""
@@ -58,9 +57,12 @@ class Layout:
             positions = patch.positions
             if positions is not None:
                 positions = positions[begin:stop] - low if low else positions[begin:stop]
-            tensor_start = start + low - self.bounds[first + index]
-            bits = patch.bits[begin:stop]
-            yield self.names[first + index], Patch(tensor_start, high - low, positions, bits)
+            which = first + index
+            tensor_start = self.starts[which] + start + low - self.bounds[which]
+            yield (
+                self.names[which],
+                Patch(tensor_start, high - low, positions, patch.bits[begin:stop]),
+            )
 
 
 def _edges(patch: Patch, bounds: list[int]) -> list[int]:

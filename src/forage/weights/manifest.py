@@ -1,7 +1,7 @@
 """What a published policy looks like in the object cache.
 
-    PREFIX/manifest              a `Manifest`, replaced by each publication, last
-    PREFIX/GENERATION/shard-N    a `ShardBase`, then one `ShardPart` per version that changed it
+    PREFIX/manifest                 a `Manifest`, replaced by each publication, last
+    PREFIX/GENERATION/RANK/shard-N  a `ShardBase`, then a `ShardPart` per version that changed it
 
 A weight version exists once its manifest is written. Bases and parts name the weight version that
 they lead to, so that a reader takes exactly those up to the manifest's and leaves what a newer or
@@ -22,7 +22,7 @@ from forage.weights.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class ShardBase:
-    """Some of the policy's tensors at a weight version: bf16, one after another, flat."""
+    """Tensors, or rows of them, at a weight version: bf16, end to end, flat."""
 
     weight_version: int
     stretch: Tensor
@@ -48,11 +48,10 @@ class ShardPart:
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Shape, digest and shard of a tensor; the digest is `tensor_digest` of it."""
+    """Shape and digest of a tensor; the digest is `tensor_digest` of it."""
 
     shape: tuple[int, ...]
     digest: int
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,17 @@ class Manifest:
         version: the weight version.
         generation: the first version of the publisher that wrote it.
         shards: a reference to each shard, at the cache version that holds this weight version.
-        tensors: the policy's tensors by name, in the order in which they lie in their shards.
+        layouts: of each shard's stretch; together they hold every element of every tensor once.
+        tensors: the policy's tensors by name.
     """
 
     version: int
     generation: int
     shards: tuple[app.Ref, ...]
+    layouts: tuple[Layout, ...]
     tensors: dict[str, TensorEntry]
 
-    def layouts(self) -> list[Layout]:
-        """How the tensors of each shard lie in it."""
-        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in self.shards]
-        for name, entry in self.tensors.items():
-            shapes[entry.shard][name] = entry.shape
-        return [Layout.of(named) for named in shapes]
+
+def generation_prefix(prefix: str, generation: int) -> str:
+    """Of the keys of a generation's shards."""
+    return f"{prefix}/{generation}/"

@@ -56,7 +56,7 @@ class Encoded:
 
 @dataclass(slots=True)
 class Shard:
-    """Some of a policy's tensors as they were last published.
+    """Some of a policy's tensors, or of their rows, as they were last published.
 
     Attributes:
         ref: at its newest cache version.
@@ -78,21 +78,22 @@ class Shard:
         [stretch] = arrival.wait()
         return cls(app.put(ShardBase(version, stretch), key=key), layout, previous)
 
-    def encode(self, tensors: Mapping[str, Tensor], keep_on: torch.device | None) -> Encoded | None:
+    def encode(self, parts: Mapping[str, Tensor], keep_on: torch.device | None) -> Encoded | None:
         """Packs what has changed since, None if nothing has; the new stretch is the previous now.
 
         Args:
-            tensors: bf16, the shard's among them, on one device, where the work is done.
+            parts: bf16, the shard's among them, on one device, where the work is done.
             keep_on: where the stretch is kept; None: on that device.
         """
-        current = self.layout.flatten(tensors)
+        current = self.layout.flatten(parts)
         bounds = torch.tensor(self.layout.bounds).to(current.device, non_blocking=True)
+        starts = torch.tensor(self.layout.starts).to(current.device, non_blocking=True)
         moves = torch.zeros(len(self.layout.names), dtype=torch.int64, device=current.device)
         blocks, changed = [], 0
         for block, change in encode_blocks(self.previous, current):
             blocks.append(block)
             changed += len(change.positions)
-            moves += digest_moves(change.positions, change.old, change.new, bounds)
+            moves += digest_moves(change.positions, change.old, change.new, bounds, starts)
         self.previous = current.to(keep_on or current.device)
         if not blocks:
             return None

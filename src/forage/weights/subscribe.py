@@ -93,7 +93,7 @@ class Subscriber:
         with ThreadPoolExecutor(_READERS, thread_name_prefix="fetch") as readers:
             updates = readers.map(read, manifest.shards)
             try:
-                for ref, layout in zip(manifest.shards, manifest.layouts(), strict=True):
+                for ref, layout in zip(manifest.shards, manifest.layouts, strict=True):
                     staging.add(ref, layout, next(updates))
             except app.ObjectLost as lost:
                 raise superseded(manifest.version) from lost
