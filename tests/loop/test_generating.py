@@ -16,8 +16,8 @@ from forage.loop.generating import (
     generation_share,
 )
 from forage.loop.preflight import check_memory
+from forage.model.memory import GIB
 from forage.rollout import choice
-from forage.rollout.memory import GIB
 
 SMALL = {
     "num_hidden_layers": 30,

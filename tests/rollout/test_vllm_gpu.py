@@ -16,7 +16,7 @@ from forage.bench.scripted import Script, ScriptedSample, ScriptedText
 from forage.bench.shapes import build, random_weights, shape_of
 from forage.bench.texts import made_up_passages
 from forage.errors import UserError
-from forage.model.load import load_policy
+from forage.model.load import load_policy, load_tokenizer
 from forage.rollout.batches import Shared
 from forage.rollout.choice import vllm_version
 from forage.rollout.collect import Collector, Work
@@ -159,7 +159,7 @@ def alike(left, right) -> float:
 
 def test_calls_share_a_batch(engine, folder, tmp_path) -> None:
     script = Script(prompt_tokens=60, searches=2, turn_tokens=15, information_tokens=80)
-    text = ScriptedText(str(folder), script)
+    text = ScriptedText(load_tokenizer(str(folder)), "plain", script)
     index = build_index(made_up_passages(200, 40, 0), tmp_path)
     with ThreadPoolExecutor(8) as searchers, ThreadPoolExecutor(6) as callers:
         shared = Shared(
@@ -170,7 +170,7 @@ def test_calls_share_a_batch(engine, folder, tmp_path) -> None:
             work = []
             for sample in range(20):
                 question = Question(f"{number}-{sample}", "bake lomi nura", ("",))
-                prompt = text.prompt("plain", f"{number} {sample}")
+                prompt = text.prompt(f"{number} {sample}")
                 work.append(
                     Work(
                         ScriptedSample(question, 0, prompt, text, script),

@@ -13,9 +13,10 @@ from forage.bench.shapes import build
 from forage.errors import UserError
 from forage.model.facts import ModelFacts
 from forage.model.load import load_policy, save_policy
+from forage.model.memory import GIB
 from forage.rollout import choice
 from forage.rollout.choice import use_vllm
-from forage.rollout.memory import GIB, Need, cache_bytes, check_free
+from forage.rollout.memory import Need, cache_bytes, check_free
 from forage.rollout.vllm_model import need_of, served_folder
 from forage.rollout.vllm_views import (
     checkpoint_shapes,

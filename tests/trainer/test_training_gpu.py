@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from trainer_batches import random_batch, small_model
 
 from forage import app
@@ -19,6 +23,9 @@ from forage.trainer.packing import pack
 from forage.trainer.policy import Policy
 from forage.trainer.ranks import Ranks
 from forage.trainer.scorer import Scorer
+from forage.weights.policy import policy_digest
+from forage.weights.publish import Publisher
+from forage.weights.subscribe import Subscriber
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,17 +36,29 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 LENGTHS = [9, 40, 12, 3, 25, 18, 30]
 
 
-def on_gpu(seed: int):
+def in_bf16(seed: int):
     """A policy as the trainers load it: bf16 parameters, fp32 buffers."""
     model = small_model(seed)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
     model.config.dtype = torch.bfloat16
-    return model.to(CUDA)
+    return model
 
 
-def learner(model, ranks: Ranks, *, fast: bool = False, recompute: int = 0, **policy) -> Learner:
-    scorer = Scorer(model, ranks.shards)
+def on_gpu(seed: int):
+    return in_bf16(seed).to(CUDA)
+
+
+def learner(
+    model,
+    ranks: Ranks,
+    *,
+    shards: DeviceMesh | None = None,
+    fast: bool = False,
+    recompute: int = 0,
+    **policy,
+) -> Learner:
+    scorer = Scorer(model, shards or ranks.shards)
     if fast:
         scorer.compile_layers()
     scorer.recompute(recompute)
@@ -117,6 +136,36 @@ def test_optimizer_on_the_cpu_makes_the_same_policy():
         assert torch.equal(parameter.cpu(), master.to(torch.bfloat16))
 
 
+@pytest.fixture
+def only_rank() -> Iterator[DeviceMesh]:
+    """NCCL, with nobody else in the group."""
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cuda", (1,))
+    dist.destroy_process_group()
+
+
+def test_a_sharded_policy_moves_to_the_gpu_trains_there_and_is_published(only_rank):
+    batch = random_batch(LENGTHS, seed=8)
+    plain = learner(on_gpu(0), alone(CUDA), fast=True)
+    sharded = learner(in_bf16(0), alone(CUDA), shards=only_rank, fast=True)
+    assert all(isinstance(parameter, DTensor) for parameter in sharded.policy.parameters)
+    for each in (plain, sharded):
+        each.accumulate(batch, Tally())
+    apart = sharded.policy.gradient - plain.policy.gradient
+    assert apart.norm() < 1e-2 * plain.policy.gradient.norm()
+    with app.init("sharded-gpu", resources="cpu=1"):
+        publisher = Publisher("policy")
+        target = {name: torch.zeros_like(t) for name, t in plain.policy.tensors().items()}
+        for version in (1, 2):
+            publisher.publish(sharded.policy.tensors(), version)
+            subscriber = Subscriber(publisher.manifest_ref, device=CUDA)
+            subscriber.apply(subscriber.fetch(version), target)
+            for name, tensor in sharded.policy.whole(keep=True).items():
+                assert torch.equal(target[name].cpu(), tensor)
+            sharded.policy.step(1.0)
+    assert policy_digest(sharded.policy.tensors()) == policy_digest(sharded.policy.whole(keep=True))
+
+
 @app.service(resreq="cpu=1,gpu=1", autoscale=False, warmup=2)
 class Rank:
     """One trainer of two, each on a GPU of its own."""
@@ -125,7 +174,8 @@ class Rank:
         context = app.context()
         device = torch.device("cuda", 0)
         self.ranks = Ranks(context.rank, context.size, context.rendezvous, device, shard)
-        self.trainer = learner(on_gpu(0), self.ranks, fast=shard > 1)
+        model = in_bf16(0) if shard > 1 else on_gpu(0)
+        self.trainer = learner(model, self.ranks, fast=shard > 1)
 
     def gradient(self, shares: list[TrainBatch]):
         """The reduced gradient, of this rank's part where the policy is sharded."""
@@ -138,7 +188,7 @@ class Rank:
 @pytest.mark.parametrize("shard", [1, 2])
 def test_two_trainers_over_nccl_have_the_gradient_of_one(shard):
     batch = random_batch(LENGTHS, seed=8)
-    one = learner(on_gpu(0), alone(CUDA))
+    one = learner(on_gpu(0), alone(CUDA), fast=shard > 1)
     one.accumulate(batch, Tally())
     expected = np.concatenate([master.grad.cpu().numpy().ravel() for master in one.policy.masters])
     everyone, nobody = batch.take(np.arange(len(batch))), batch.take([])

@@ -74,3 +74,36 @@ def test_a_policy_goes_from_gpu_to_gpu(staging: str, keep: Literal["device", "cp
                 for name, tensor in policy.items()
             )
             policy = {name: moved(tensor, 0.02) for name, tensor in policy.items()}
+
+
+@pytest.mark.parametrize("share", [0.003, 0.03, 0.3, 0.99])
+def test_staging_takes_no_more_room_than_it_is_given(share: float) -> None:
+    mib = 1 << 20
+    policy = {"a": random_bits(40 * mib).cuda(), "b": random_bits(90 * mib).cuda()}
+    target = {name: torch.zeros_like(tensor) for name, tensor in policy.items()}
+    with app.init("staging-gpu", resources="cpu=1"):
+        publisher = Publisher("policy", shard_bytes=1)
+        publisher.publish(policy, 1)
+        assert publisher.manifest_ref is not None
+        subscribers = [
+            Subscriber(publisher.manifest_ref, device="cuda", room=room * mib)
+            for room in (40, 300, 1 << 20)
+        ]
+        for subscriber in subscribers:
+            subscriber.apply(subscriber.fetch(1), target)
+        changed = {name: moved(tensor, share) for name, tensor in policy.items()}
+        publisher.publish(changed, 2)
+        for subscriber, room in zip(subscribers, (40, 300, 1 << 20), strict=True):
+            for name, tensor in target.items():
+                tensor.copy_(policy[name])
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            staged = subscriber.fetch(2)
+            assert torch.cuda.max_memory_allocated() - before <= room * mib
+            subscriber.apply(staged, target)
+            assert all(
+                torch.equal(target[name].view(torch.int16), tensor.view(torch.int16))
+                for name, tensor in changed.items()
+            )
+            del staged

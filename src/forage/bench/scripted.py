@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
+from transformers import PreTrainedTokenizerBase
+
 from forage.agent.information import Part
 from forage.agent.types import Question
 from forage.model.load import load_tokenizer
@@ -54,9 +56,9 @@ class Script:
 class ScriptedText(TokenText):
     """Encodes to the lengths of a script."""
 
-    def __init__(self, config: RolloutConfig, script: Script) -> None:
-        """With the tokenizer and the prompt of a rollout."""
-        super().__init__(load_tokenizer(config.model), config.prompt)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, script: Script) -> None:
+        """`prompt` is the name of a prompt template."""
+        super().__init__(tokenizer, prompt)
         self._script = script
 
     def encode(self, parts: Sequence[Part]) -> list[int]:
@@ -107,7 +109,7 @@ class ScriptedRollout(Rollout):
         """See `Rollout`."""
         super().__init__(config)
         self._script = script
-        self._text = ScriptedText(config, script)
+        self._text = ScriptedText(load_tokenizer(config.model), config.prompt, script)
 
     def _sample(self, question: Question, index: int, prompt: list[int]) -> Sample:
         return ScriptedSample(question, index, prompt, self._text, self._script)

@@ -15,10 +15,11 @@ from forage.bench.table import Row, note, show
 from forage.errors import UserError
 from forage.model.facts import ModelFacts
 from forage.model.load import compute_dtype, default_device
+from forage.model.memory import gib
 from forage.trainer.algorithms import ALGORITHMS, LossSettings
 from forage.trainer.batch import TrainBatch
 from forage.trainer.learner import Learner
-from forage.trainer.memory import GIB, MemoryPlan, Workload, let_blocks_grow, plan_memory
+from forage.trainer.memory import MemoryPlan, Workload, let_blocks_grow, plan_memory
 from forage.trainer.policy import Policy
 from forage.trainer.ranks import Ranks
 from forage.trainer.scorer import Scorer
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     note(f"the first update, with compilation: {first:.1f} s")
     if plan is not None:
         note(f"planned, in GiB: {plan}")
-        note(f"allocated at most: {torch.cuda.max_memory_allocated(device) / GIB:.1f} GiB")
+        note(f"allocated at most: {gib(torch.cuda.max_memory_allocated(device))} GiB")
 
 
 def made_up_batch(options: argparse.Namespace, vocabulary: int) -> TrainBatch:

@@ -14,8 +14,9 @@ from forage.loop.config import TrainConfig
 from forage.loop.executors import gpu_share, rollout_resources
 from forage.loop.gpus import gpu_memories
 from forage.model.facts import ModelFacts
+from forage.model.memory import GIB, gib
 from forage.rollout.choice import use_vllm
-from forage.rollout.memory import GIB, Need, cache_bytes, step_tokens
+from forage.rollout.memory import Need, cache_bytes, step_tokens
 
 USUAL_SHARE = 0.9
 """Of the part of a GPU that an executor asks for; the rest is left to others' surprises."""
@@ -79,10 +80,10 @@ def check_generation_memory(config: TrainConfig, model: Mapping[str, Any]) -> li
             step_tokens=step_tokens(size),
         )
         cache = cache_bytes(need, size, share)
-        parts = f"weights {need.weights / GIB:.1f} + working memory {need.working / GIB:.1f}"
+        parts = f"weights {gib(need.weights)} + working memory {gib(need.working)}"
         samples = cache // need.sample
         lines.append(
-            f"{size / GIB:.0f} GiB GPU: {parts} + cache {cache / GIB:.1f} GiB, for "
+            f"{size / GIB:.0f} GiB GPU: {parts} + cache {gib(cache)} GiB, for "
             f"{samples} samples of {config.max_tokens} tokens at once"
         )
     return lines

@@ -25,7 +25,8 @@ from forage.loop.gpus import gpu_memories
 from forage.loop.modelfiles import check_model, model_config
 from forage.loop.rundir import RunDir, check_out
 from forage.model.facts import ModelFacts, check_length
-from forage.trainer.memory import GIB, MemoryPlan, Workload, plan_memory
+from forage.model.memory import GIB, gib
+from forage.trainer.memory import MemoryPlan, Workload, plan_memory
 
 CARDS = (24 * GIB, 80 * GIB)
 """Sizes of GPUs that a dry run answers for where there is none."""
@@ -195,8 +196,8 @@ def _check_host(config: TrainConfig, plan: MemoryPlan) -> None:
     ):
         if needed > limit:
             raise UserError(
-                f"{config.trainers} x trainer: {plan}; that is {needed / GIB:.1f} GiB of the "
-                f"host's memory, but {whose} {limit / GIB:.1f} GiB; give trainers more of the GPU"
+                f"{config.trainers} x trainer: {plan}; that is {gib(needed)} GiB of the "
+                f"host's memory, but {whose} {gib(limit)} GiB; give trainers more of the GPU"
             )
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from forage.errors import UserError
 from forage.model.facts import ModelFacts
+from forage.model.memory import GIB, gib
 
-GIB = 1 << 30
 BLOCK = 16
 """Tokens per block of vLLM's key-value cache."""
 LARGE_CARD = 40 * GIB
 """GPU memory from which on a pass reads twice as many tokens."""
 RESERVE = 3 * GIB // 2
 """The CUDA context, captured graphs and library workspaces."""
+STAGING = GIB
+"""What fetching new weights may take while generation goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +55,11 @@ class Need:
 
     @property
     def working(self) -> int:
-        """Bytes that one pass needs beside the weights: activations, fp32 logits, workspaces."""
+        """Bytes beside weights and cache: one pass's activations and fp32 logits, new weights."""
         facts = self.facts
         activations = 2 * self.step_tokens * (8 * facts.width + 3 * facts.inner)
         logits = 3 * 4 * self.max_batch * facts.vocabulary
-        return activations + logits + RESERVE
+        return activations + logits + STAGING + RESERVE
 
 
 def step_tokens(total: int) -> int:
@@ -83,10 +85,10 @@ def cache_bytes(need: Need, total: int, share: float) -> int:
     if room >= least:
         return min(room, need.sample * need.max_batch + need.block)
     raise UserError(
-        f"generation does not fit on the GPU: weights {_gib(need.weights)} + working memory "
-        f"{_gib(need.working)} + one sample of {need.max_tokens} tokens {_gib(least)} = "
-        f"{_gib(need.weights + need.working + least)} GiB, but it may use {share:.2f} x "
-        f"{_gib(total)} = {_gib(budget)} GiB; raise --gpu-memory, or lower --max-tokens or "
+        f"generation does not fit on the GPU: weights {gib(need.weights)} + working memory "
+        f"{gib(need.working)} + one sample of {need.max_tokens} tokens {gib(least)} = "
+        f"{gib(need.weights + need.working + least)} GiB, but it may use {share:.2f} x "
+        f"{gib(total)} = {gib(budget)} GiB; raise --gpu-memory, or lower --max-tokens or "
         "--max-batch"
     )
 
@@ -96,10 +98,6 @@ def check_free(need: Need, cache: int, free: int) -> None:
     needed = need.weights + need.working + cache
     if free < needed:
         raise UserError(
-            f"generation needs {_gib(needed)} GiB of the GPU, but only {_gib(free)} GiB are free; "
+            f"generation needs {gib(needed)} GiB of the GPU, but only {gib(free)} GiB are free; "
             "lower --gpu-memory, or end what else uses the GPU"
         )
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f}"

@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 
 from forage import app
+from forage.model.memory import clear_when_full
 from forage.rollout.batches import Batches
+from forage.rollout.memory import STAGING
 from forage.weights.subscribe import DigestMismatch, Subscriber
 
 
@@ -33,22 +35,24 @@ class WeightSync:
         self._batches = batches
         self._tensors = batches.engine.tensors()
         device = next(iter(self._tensors.values())).device
-        self._subscriber = Subscriber(manifest, device=device)
+        self._subscriber = Subscriber(manifest, device=device, room=STAGING)
 
     def hold(self, version: int) -> Synced:
         """Hold exactly `version`: fetched and staged while others generate, then applied.
 
         Raises:
             VersionUnavailable: if another version is the published one.
+            UserError: if the GPU's memory runs out; then no version is held.
         """
         if self._subscriber.version == version:
             return Synced()
         started, before = time.perf_counter(), self._subscriber.bytes_fetched
-        try:
-            pause_s = self._apply(version)
-        except DigestMismatch:
-            # It holds no version now and fetches whole tensors.
-            pause_s = self._apply(version)
+        with clear_when_full(f"taking in weight version {version}", "lower --gpu-memory"):
+            try:
+                pause_s = self._apply(version)
+            except DigestMismatch:
+                # It holds no version now and fetches whole tensors.
+                pause_s = self._apply(version)
         fetched = self._subscriber.bytes_fetched - before
         return Synced(time.perf_counter() - started, pause_s, fetched)
 

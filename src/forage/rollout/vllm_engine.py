@@ -12,7 +12,6 @@ changes the last bits of a GPU's results: draws are not promised to repeat.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import os
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 
 from forage.errors import UserError
+from forage.model.memory import clear_when_full
 from forage.rollout.choice import vllm_version
 from forage.rollout.engine import Draw
 from forage.rollout.memory import Need, cache_bytes, check_free
@@ -275,13 +275,8 @@ def _provable(model: torch.nn.Module, folder: Path) -> tuple[dict[str, Tensor], 
 def _clear_errors(folder: Path | None) -> Iterator[None]:
     """Turn what can go wrong in vLLM by a user's choices into one line."""
     try:
-        yield
-    except torch.OutOfMemoryError as error:
-        gc.collect()
-        raise UserError(
-            f"generation ran out of GPU memory ({str(error).splitlines()[0]}); lower "
-            "--gpu-memory, --max-batch or --max-tokens"
-        ) from error
+        with clear_when_full("generation", "lower --gpu-memory, --max-batch or --max-tokens"):
+            yield
     except (ValueError, NotImplementedError) as error:
         if folder is None:
             raise

@@ -21,14 +21,13 @@ This module imports no torch: the driver asks it too.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from forage.errors import UserError
 from forage.model.facts import ModelFacts
+from forage.model.memory import GIB, clear_when_full, gib
 
-GIB = 1 << 30
 RESERVE = 1.5 * GIB
 """The CUDA context, communication buffers and library workspaces."""
 USABLE = 0.95
@@ -42,7 +41,7 @@ SMALL_BATCH, SMALL_BATCH_ON_CPU = 700, 40_000
 the GPU or, sent there, on the CPU."""
 TWICE = 0.28
 """What computing all layers' activations again adds to the time of an update."""
-COPY = 0.1
+COPY = 0.03
 """What comparing with a copy on the CPU adds to the time of an update."""
 
 
@@ -99,8 +98,8 @@ class MemoryPlan:
 
     def arithmetic(self) -> str:
         """The parts, their sum and the budget, in GiB."""
-        parts = " + ".join(f"{name} {_gib(size)}" for name, size in self.parts.items() if size)
-        return f"{parts} = {_gib(self.needed)} GiB of {_gib(self.budget)}"
+        parts = " + ".join(f"{name} {gib(size)}" for name, size in self.parts.items() if size)
+        return f"{parts} = {gib(self.needed)} GiB of {gib(self.budget)}"
 
     def __str__(self) -> str:
         how = [f"micro-batches of {self.micro_batch_tokens} tokens"]
@@ -108,8 +107,12 @@ class MemoryPlan:
             how.append(f"{self.recompute} layers computed twice")
         if self.copy_on_cpu:
             what = "optimizer and published copy" if self.optimizer_on_cpu else "published copy"
-            how.append(f"{what} on the CPU ({_gib(self.host)} GiB of the host's memory)")
+            how.append(f"{what} on the CPU ({gib(self.host)} GiB of the host's memory)")
         return f"{self.arithmetic()}; {', '.join(how)}"
+
+
+training_fits = partial(clear_when_full, "a trainer", "lower --micro-batch-tokens or --max-tokens")
+"""Around what trainers compute: running out of memory becomes one line."""
 
 
 def let_blocks_grow() -> None:
@@ -119,21 +122,6 @@ def let_blocks_grow() -> None:
     """
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-
-
-@contextmanager
-def clear_when_full() -> Iterator[None]:
-    """Turn running out of a GPU's memory into one line."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"a trainer ran out of GPU memory ({reason}); lower --micro-batch-tokens or "
-            "--max-tokens"
-        ) from error
 
 
 def plan_memory(facts: ModelFacts, work: Workload, budget: float) -> MemoryPlan:
@@ -216,7 +204,3 @@ def _output_layer(facts: ModelFacts, tokens: int) -> float:
     """Bytes of a chunk of logits with its gradient, and of the output layer's gradient."""
     logits = 2 * 2 * min(tokens, LOGITS_CHUNK) * facts.vocabulary
     return logits + (4 + 2 + 2) * facts.vocabulary * facts.width
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f}"

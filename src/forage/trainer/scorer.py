@@ -7,6 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -36,17 +42,23 @@ class Scorer(nn.Module):
         """
         super().__init__()
         self.model = model
+        few = torch.arange(9) % model.config.vocab_size
         if shards is None:
-            self.prove()
-        else:
-            self._shard(shards)
+            self.prove(few)
+            return
+        # Proven in parts: gathered layer by layer, as there may be no room for all.
+        root = self._shard(shards)
+        self.prove(few)
+        root.reshard()  # a pass leaves what isn't in layers gathered
 
     @torch.no_grad()
-    def prove(self) -> None:
-        """Raise `UserError` unless packing changes no logits, and they are the output layer's."""
+    def prove(self, ids: Tensor) -> None:
+        """Raise `UserError` unless packing changes no logits, and they are the output layer's.
+
+        `ids` [9 tokens or so] are of a sample to see it on.
+        """
         check_attention(self.model)
-        embeddings = self.model.get_input_embeddings().weight
-        ids = torch.arange(9, device=embeddings.device) % self.model.config.vocab_size
+        ids = ids.to(self.model.get_input_embeddings().weight.device)
         expected = _check_head(self.model, ids)
         self.model.set_attn_implementation(PACKED)
         _check_packing(self.model, ids, expected)
@@ -82,15 +94,7 @@ class Scorer(nn.Module):
         for layer in self.layers:
             layer.forward = torch.compile(layer.forward, dynamic=True)
 
-    def _shard(self, mesh: DeviceMesh) -> None:
-        """Split the parameters, then prove: layer by layer, as there may be no room for all."""
-        from torch.distributed.fsdp import (
-            FSDPModule,
-            MixedPrecisionPolicy,
-            fully_shard,
-            register_fsdp_forward_method,
-        )
-
+    def _shard(self, mesh: DeviceMesh) -> FSDPModule:
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         for part in (*self.layers, self):
             fully_shard(part, mesh=mesh, mp_policy=policy)
@@ -98,9 +102,8 @@ class Scorer(nn.Module):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
         register_fsdp_forward_method(self, "prove")
-        self.prove()
         assert isinstance(self, FSDPModule)
-        self.reshard()  # a forward pass leaves what isn't in layers gathered
+        return self
 
 
 def _hidden(

@@ -14,7 +14,7 @@ import numpy as np
 from forage import app
 from forage.errors import UserError
 from forage.trainer.batch import TrainBatch
-from forage.trainer.memory import clear_when_full
+from forage.trainer.memory import training_fits
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ class UpdateReport:
 class Trainer:
     """One rank of the gang that holds the policy, its masters and its optimizer."""
 
-    @clear_when_full()
+    @training_fits()
     def __init__(self, config: TrainerConfig) -> None:
         """Load the model and join the other ranks."""
         import torch
@@ -172,7 +172,7 @@ class Trainer:
             scorer.recompute(0 if frozen else plan.recompute)
         return scorer
 
-    @clear_when_full()
+    @training_fits()
     def restore(self, folder: str) -> None:
         """Go on from a checkpoint of this model. Called as a broadcast, before any other call.
 
@@ -187,7 +187,7 @@ class Trainer:
             )
         self._policy.restore(Path(folder))
 
-    @clear_when_full()
+    @training_fits()
     def update(self, batch: TrainBatch | app.Ref) -> UpdateReport:
         """Train on a batch; every rank takes its share. Called as a broadcast."""
         started = time.perf_counter()
@@ -198,7 +198,7 @@ class Trainer:
         tally, norm = self._learner.update(whole, config.minibatches, config.grad_clip)
         return self._report(whole, tally, norm, time.perf_counter() - started)
 
-    @clear_when_full()
+    @training_fits()
     def publish(self, version: int) -> tuple[PublishReport, app.Ref] | None:
         """Publish the policy. Called as a broadcast.
 
@@ -217,7 +217,7 @@ class Trainer:
         assert self._publisher.manifest_ref is not None
         return (report, self._publisher.manifest_ref) if self._ranks.rank == 0 else None
 
-    @clear_when_full()
+    @training_fits()
     def save(self, folder: str) -> None:
         """Rank 0 writes policy (Hugging Face layout), masters, optimizer and `trainer.json`."""
         from forage.model.load import save_policy

@@ -19,7 +19,7 @@ from forage.agent.data.splits import hold_out, without
 from forage.agent.retrieval import RetrievalError, open_retriever
 from forage.agent.types import Passage, Question
 from forage.errors import UserError
-from forage.trainer.memory import clear_when_full, let_blocks_grow
+from forage.trainer.memory import let_blocks_grow, training_fits
 from forage.trainer.tracebatch import Tokens, TraceEncoder, trace_batch
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SupervisedReport:
 
 
 @app.service(resreq="cpu=1")
-@clear_when_full()
+@training_fits()
 def supervise(config: SupervisedConfig, questions: tuple[Question, ...]) -> SupervisedReport:
     """Let the model imitate traces about `questions`, and write it to `config.out`.
 

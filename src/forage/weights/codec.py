@@ -25,6 +25,9 @@ from forage.weights.digest import MASK64
 # byte of memory per element and about 40 per changed one.
 BLOCK = 1 << 27
 
+WRITTEN_AT_ONCE = 1 << 24
+"""Values of a patch, so that writing it takes 300 MB at most."""
+
 _SPREAD = 0x9E3779B97F4A7C15
 
 
@@ -98,6 +101,11 @@ class Patch:
     positions: Tensor | None
     bits: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """Size of both, in bytes."""
+        return self.bits.nbytes + (0 if self.positions is None else self.positions.nbytes)
+
 
 def encode_blocks(previous: Tensor, current: Tensor) -> Iterator[tuple[PackedBlock, Change]]:
     """Finds and packs what turns `previous` into `current`, both contiguous bf16 [n].
@@ -112,7 +120,7 @@ def encode_blocks(previous: Tensor, current: Tensor) -> Iterator[tuple[PackedBlo
         raise ValueError(f"a delta needs one length: {len(old_bits)} became {len(new_bits)}")
     for start in range(0, len(new_bits), BLOCK):
         new = new_bits[start : start + BLOCK]
-        old = old_bits[start : start + BLOCK].to(new.device)
+        old = old_bits[start : start + BLOCK].to(new.device, non_blocking=True)
         positions = (old != new).nonzero().squeeze(1)
         if len(positions):
             at = positions + start if start else positions
@@ -165,19 +173,28 @@ def apply_patch(target: Tensor, patch: Patch) -> None:
         patch: of the flattened tensor.
     """
     words = as_words(target)
-    bits = to_words(patch.bits.to(words.device), words.dtype)
-    if words.is_contiguous():
-        stretch = words.view(-1).narrow(0, patch.start, patch.length)
+    for first in range(0, len(patch.bits), WRITTEN_AT_ONCE):
+        part = slice(first, first + WRITTEN_AT_ONCE)
+        bits = to_words(patch.bits[part].to(words.device), words.dtype)
         if patch.positions is None:
-            stretch.copy_(bits)
+            _write(words, patch.start + first, None, bits)
         else:
-            stretch.scatter_(0, patch.positions.to(words.device, torch.int64), bits)
+            positions = patch.positions[part].to(words.device, torch.int64)
+            _write(words, patch.start, positions, bits)
+
+
+def _write(words: Tensor, start: int, positions: Tensor | None, bits: Tensor) -> None:
+    """Writes values from `start` on, or at positions that count from there."""
+    if words.is_contiguous():
+        stretch = words.view(-1)[start:]
+        if positions is None:
+            stretch[: len(bits)] = bits
+        else:
+            stretch.scatter_(0, positions, bits)
         return
-    if patch.positions is None:
-        positions = torch.arange(patch.length, device=words.device)
-    else:
-        positions = patch.positions.to(words.device, torch.int64)
-    words[torch.unravel_index(positions + patch.start, words.shape)] = bits
+    if positions is None:
+        positions = torch.arange(len(bits), device=words.device)
+    words[torch.unravel_index(positions + start, words.shape)] = bits
 
 
 def payload_sum(payload: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ class Shard:
     Attributes:
         ref: at its newest cache version.
         layout: of its stretch.
-        previous: the stretch, flat bf16, the publisher's own; never written to.
+        previous: the stretch, flat bf16, the publisher's own: on the device of the tensors, or in
+            pinned CPU memory.
         part_bytes: size of the parts since the last base.
     """
 
@@ -78,12 +79,11 @@ class Shard:
         [stretch] = arrival.wait()
         return cls(app.put(ShardBase(version, stretch), key=key), layout, previous)
 
-    def encode(self, parts: Mapping[str, Tensor], keep_on: torch.device | None) -> Encoded | None:
+    def encode(self, parts: Mapping[str, Tensor]) -> Encoded | None:
         """Packs what has changed since, None if nothing has; the new stretch is the previous now.
 
         Args:
             parts: bf16, the shard's among them, on one device, where the work is done.
-            keep_on: where the stretch is kept; None: on that device.
         """
         current = self.layout.flatten(parts)
         bounds = torch.tensor(self.layout.bounds).to(current.device, non_blocking=True)
@@ -94,9 +94,12 @@ class Shard:
             blocks.append(block)
             changed += len(change.positions)
             moves += digest_moves(change.positions, change.old, change.new, bounds, starts)
-        self.previous = current.to(keep_on or current.device)
         if not blocks:
             return None
+        if self.previous.device == current.device:
+            self.previous = current
+        else:
+            self.previous.copy_(current, non_blocking=True)  # it arrives before the blocks do
         numbers = torch.cat([torch.stack([block.total for block in blocks]), moves])
         arrival = Arrival([*(block.payload for block in blocks), numbers])
         return Encoded(tuple(blocks), changed, arrival)

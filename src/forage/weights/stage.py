@@ -8,7 +8,7 @@ import torch
 
 from forage import app
 from forage.weights.bits import as_words
-from forage.weights.codec import Patch, decode_block
+from forage.weights.codec import BlockDelta, Patch, decode_block
 from forage.weights.layout import Layout
 from forage.weights.manifest import Manifest, ShardBase, ShardPart
 
@@ -40,13 +40,18 @@ class Staged:
 
 
 class Staging:
-    """Collects the patches that lead to one manifest's version, decoded on `device`."""
+    """Collects the patches that lead to one manifest's version.
 
-    def __init__(self, manifest: Manifest, device: torch.device) -> None:
+    They are decoded and held on `device` while that takes no more than `room` bytes of it, else in
+    CPU memory.
+    """
+
+    def __init__(self, manifest: Manifest, device: torch.device, room: int) -> None:
         self.patches: list[tuple[str, Patch]] = []
         self.nbytes = 0
         self._manifest = manifest
         self._device = device
+        self._room = room
 
     def add(self, ref: app.Ref, layout: Layout, update: app.Update) -> None:
         """Adds what was fetched of a shard, up to the manifest's version.
@@ -86,12 +91,22 @@ class Staging:
         _check_size(part.weight_version, part.size, layout)
         for block in part.blocks:
             try:
-                patch = decode_block(block, layout.size, self._device)
+                patch = decode_block(block, layout.size, self._place(block))
             except ValueError as error:
                 raise ValueError(
                     f"weight version {part.weight_version}, {_title(layout)}: {error}"
                 ) from error
+            if patch.bits.device.type == self._device.type:
+                self._room -= patch.nbytes
             self.patches.extend(layout.cut(patch))
+
+    def _place(self, block: BlockDelta) -> torch.device:
+        return self._device if _decoding(block) <= self._room else torch.device("cpu")
+
+
+def _decoding(block: BlockDelta) -> int:
+    """Bytes that decoding takes at most, as measured: its result, and temporary tensors."""
+    return block.count * (12 if block.whole else 36 + 6 * block.low_bits)
 
 
 def _check_size(version: int, size: int, layout: Layout) -> None:

@@ -45,8 +45,9 @@ class Subscriber:
 
     Args:
         manifest_ref: `Publisher.manifest_ref`.
-        device: where deltas are decoded and staged: best where the tensors lie. On a GPU it takes
-            7 bytes per changed element until they are applied.
+        device: where deltas are decoded and staged: best where the tensors lie.
+        room: bytes of it that may be taken for that. What doesn't fit, by an estimate that is
+            rather too high, is decoded and staged in CPU memory; so is everything whole.
 
     Attributes:
         version: the weight version that the tensors hold, proven by digest; None before the first
@@ -54,11 +55,14 @@ class Subscriber:
         bytes_fetched: in all.
     """
 
-    def __init__(self, manifest_ref: app.Ref, *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, manifest_ref: app.Ref, *, device: torch.device | str = "cpu", room: int = 1 << 30
+    ) -> None:
         self.version: int | None = None
         self.bytes_fetched = 0
         self._manifest_ref = manifest_ref
         self._device = torch.device(device)
+        self._room = room
         self._stream = None
         if self._device.type == "cuda":
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -77,7 +81,7 @@ class Subscriber:
                 f"weight version {version} was asked for, the published one is {manifest.version};"
                 " ask for that one"
             )
-        staging = Staging(manifest, self._device)
+        staging = Staging(manifest, self._device, self._room)
         if self.version != version:
             with self._aside():
                 self._read_shards(staging, manifest)

@@ -106,8 +106,11 @@ class Writer:
         def work() -> Iterator[Callable[[], Shard]]:
             for index, layout in enumerate(_layouts(parts, self._shard_bytes)):
                 stretch = layout.flatten(rows)
+                kept = stretch
+                if self._keep_on is not None and stretch.device != self._keep_on:
+                    kept = torch.empty_like(stretch, device=self._keep_on, pin_memory=True)
+                    kept.copy_(stretch, non_blocking=True)
                 arrival = Arrival([stretch])
-                kept = stretch.to(self._keep_on or stretch.device)
                 key = f"{prefix}shard-{index}"
                 yield partial(Shard.put, key, version, layout, kept, arrival)
 
@@ -120,7 +123,7 @@ class Writer:
         def work() -> Iterator[Callable[[], tuple[int, dict[str, int]]]]:
             nonlocal changed
             for shard in self._shards:
-                encoded = shard.encode(rows, self._keep_on)
+                encoded = shard.encode(rows)
                 if encoded is not None:
                     changed += encoded.changed
                     yield partial(shard.append, version, encoded)
