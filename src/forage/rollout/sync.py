@@ -42,7 +42,7 @@ class WeightSync:
 
         Raises:
             VersionUnavailable: if another version is the published one.
-            UserError: if the GPU's memory runs out; then no version is held.
+            UserError: if the GPU's memory runs out.
         """
         if self._subscriber.version == version:
             return Synced()

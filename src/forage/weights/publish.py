@@ -90,12 +90,12 @@ class Publisher:
             manifest = self._manifest(version, written)
             first = holders.rank == 0
             refs = holders.each(lambda: self._replace(before, manifest) if first else None)
+            self.version, self.manifest_ref = version, refs[0]
             holders.each(lambda: self._writer.bound_parts(version))
         except BaseException:
             # Half a version may lie in the cache: what the shards hold is no longer known.
             self._writer.forget()
             raise
-        self.version, self.manifest_ref = version, refs[0]
         elements = sum(tensor.numel() for tensor in tensors.values())
         return PublishReport(
             version=version,
