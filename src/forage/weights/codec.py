@@ -103,8 +103,9 @@ class Patch:
 
     @property
     def nbytes(self) -> int:
-        """Size of both, in bytes."""
-        return self.bits.nbytes + (0 if self.positions is None else self.positions.nbytes)
+        """Bytes of memory that both hold: the bits are a view of all that was sent."""
+        sent = self.bits.untyped_storage().nbytes()
+        return sent + (0 if self.positions is None else self.positions.nbytes)
 
 
 def encode_blocks(previous: Tensor, current: Tensor) -> Iterator[tuple[PackedBlock, Change]]:
